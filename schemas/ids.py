@@ -1,0 +1,111 @@
+"""Ids: how they are written, read and derived.
+
+A service's event id is uuid5 of what the event *means*, so that a retry, or a second owner, appends the same id and
+counts once. A client command's id is uuid5 of its idempotency key and all that scopes it.
+"""
+
+import re
+from typing import NamedTuple, NewType
+from uuid import NAMESPACE_DNS, UUID, uuid5
+
+from schemas.errors import HeaderError
+
+TenantId = NewType("TenantId", str)
+ThreadId = NewType("ThreadId", str)
+EventId = NewType("EventId", str)
+"""Text form of a UUID, lower case, 36 characters."""
+InputId = NewType("InputId", str)
+CallId = NewType("CallId", str)
+"""`turn.step.index`, such as `3.1.0`: turn and step from 1, index from 0."""
+DataHash = NewType("DataHash", str)
+"""sha256 of a record's value, 64 lower-case hex characters."""
+
+NAMESPACE_THREADLOG = uuid5(NAMESPACE_DNS, "threadlog.dev")
+
+EPHEMERAL_PREFIX = "e-"
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", re.ASCII)
+_CALL = re.compile(r"([1-9][0-9]{0,8})\.([1-9][0-9]{0,8})\.(0|[1-9][0-9]{0,8})", re.ASCII)
+NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
+CALL_PATTERN = r"^[1-9][0-9]{0,8}\.[1-9][0-9]{0,8}\.(0|[1-9][0-9]{0,8})$"
+
+
+class ThreadKey(NamedTuple):
+    """Tenant and thread: the record key `tenant/thread`, and the whole of isolation."""
+
+    tenant: TenantId
+    thread: ThreadId
+
+    def __str__(self) -> str:
+        return f"{self.tenant}/{self.thread}"
+
+    def to_bytes(self) -> bytes:
+        return f"{self.tenant}/{self.thread}".encode()
+
+    @property
+    def ephemeral(self) -> bool:
+        return self.thread.startswith(EPHEMERAL_PREFIX)
+
+
+class CallParts(NamedTuple):
+    turn: int
+    step: int
+    index: int
+
+
+def is_name(text: str) -> bool:
+    """Whether the text can name a tenant or a thread: 1 to 64 of letters, digits, `.`, `_`, `-`, not starting with one
+    of the last three.
+    """
+    return _NAME.fullmatch(text) is not None
+
+
+def parse_key(raw: bytes | None) -> ThreadKey:
+    """Raise HeaderError when the bytes are not `tenant/thread`."""
+    if raw is None:
+        raise HeaderError("the record has no key; a key is tenant/thread")
+    try:
+        text = raw.decode("ascii")
+    except UnicodeDecodeError:
+        raise HeaderError("the key is not ASCII; a key is tenant/thread") from None
+    tenant, slash, thread = text.partition("/")
+    if not slash or not is_name(tenant) or not is_name(thread):
+        raise HeaderError(f"the key {text[:140]!r} is not tenant/thread")
+    return ThreadKey(TenantId(tenant), ThreadId(thread))
+
+
+def call_id(turn: int, step: int, index: int) -> CallId:
+    return CallId(f"{turn}.{step}.{index}")
+
+
+def parse_call_id(call: str) -> CallParts | None:
+    match = _CALL.fullmatch(call)
+    return CallParts(int(match[1]), int(match[2]), int(match[3])) if match else None
+
+
+def parse_event_id(text: str) -> EventId | None:
+    """None when the text is not a UUID in its canonical lower-case form."""
+    try:
+        return EventId(text) if str(UUID(text)) == text else None
+    except ValueError:
+        return None
+
+
+def derive(*parts: str | int) -> EventId:
+    """uuid5 over the parts, joined so that no two lists of parts give the same name."""
+    return EventId(str(uuid5(NAMESPACE_THREADLOG, "\x1f".join([f"{len(str(part))}:{part}" for part in parts]))))
+
+
+def derive_service_event(key: ThreadKey, kind: str, *meaning: str | int) -> EventId:
+    """The id of a service's event: thread, kind, and what it is about (turn, step, call, attempt …)."""
+    return derive("event", key.tenant, key.thread, kind, *meaning)
+
+
+def derive_command(tenant: str, principal: str, route: str, thread: str, idempotency_key: str, kind: str) -> EventId:
+    """The id of a client command's event."""
+    return derive("command", tenant, principal, route, thread, idempotency_key, kind)
+
+
+def derive_thread(tenant: str, principal: str, route: str, idempotency_key: str) -> ThreadId:
+    """The id of a thread that a command with an idempotency key creates."""
+    return ThreadId(derive("thread", tenant, principal, route, idempotency_key))
