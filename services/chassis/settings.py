@@ -1,0 +1,66 @@
+"""What every service can be told, by environment variables with the prefix `THREADLOG_`.
+
+Each service subclasses `Settings` in its own `settings.py`. Every field has its limit or default here and nowhere else.
+"""
+
+from typing import Literal
+
+from pydantic import Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from schemas.topics import PARTITIONS_DEFAULT
+
+MIB = 1_048_576
+
+
+class Settings(BaseSettings):
+    model_config = SettingsConfigDict(env_prefix="THREADLOG_", extra="ignore", frozen=True)
+
+    instance: str = Field(default="0", pattern=r"^[A-Za-z0-9._-]{1,48}$")
+    """Names this process among those of its service, and stays the same over its restarts: group membership is static
+    by it. Two live processes of one service with the same name push each other out.
+    """
+
+    kafka_bootstrap_servers: str = "127.0.0.1:9092"
+    kafka_idempotence: bool = True
+    """Off only for brokers without InitProducerId, such as the embedded one; a retry may then store a batch twice."""
+    kafka_fetch_max_wait_ms: int = Field(default=500, ge=1)
+    """How long the broker may hold a fetch. 5 to 20 for brokers that do not wake a waiting fetch."""
+    kafka_session_timeout_ms: int = Field(default=6_000, ge=1_000)
+    """Apache Kafka refuses less than 6 s unless told otherwise. A vanished member's partitions move after this time."""
+    kafka_heartbeat_interval_ms: int = Field(default=1_500, ge=100)
+    kafka_request_timeout_ms: int = Field(default=15_000, ge=1_000)
+    """Must be longer than the session timeout: joining a group can take that long."""
+    kafka_start_timeout_seconds: float = Field(default=30, gt=0)
+    """How long a starting service waits for its broker."""
+    kafka_delivery_timeout_seconds: float = Field(default=30, gt=0)
+    """From an append to its failure when the broker does not acknowledge."""
+    kafka_poll_records_max: int = Field(default=5_000, ge=1)
+    kafka_fetch_bytes_max: int = Field(default=16 * MIB, ge=4 * MIB)
+    kafka_commit_interval_ms: int = Field(default=2_000, ge=100)
+    """Committed offsets are for lag tools only, so they may be late."""
+    outbox_batch_bytes_max: int = Field(default=MIB, ge=1_024, le=MIB)
+    outbox_queue_bytes_max: int = Field(default=64 * MIB, ge=MIB)
+    """Per partition. Beyond it an append fails at once instead of filling the memory."""
+    outbox_lossy_bytes_max: int = Field(default=MIB, ge=0)
+    """Per partition. Progress that would queue behind more than this is dropped."""
+
+    topic_partitions: int = Field(default=PARTITIONS_DEFAULT, ge=1)
+    """Chosen once: changing it later would move keys to other partitions."""
+    topic_replication_factor: int = Field(default=1, ge=1)
+
+    postgres_dsn: str = "postgresql://threadlog@127.0.0.1:5432/threadlog"
+    postgres_pool_min: int = Field(default=1, ge=0)
+    postgres_pool_max: int = Field(default=8, ge=1)
+    postgres_command_timeout_seconds: float = Field(default=30, gt=0)
+    postgres_connect_timeout_seconds: float = Field(default=5, gt=0)
+
+    log_format: Literal["json", "console"] = "json"
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+
+    probes_host: str = "127.0.0.1"
+    probes_port: int = Field(default=0, ge=0, le=65_535)
+    """Serves /livez, /readyz and /metrics. 0 takes a free port and logs it."""
+
+    drain_seconds: float = Field(default=10, gt=0)
+    """How long a stopping service may finish or hand over its work before it is ended."""
