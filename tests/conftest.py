@@ -1,0 +1,178 @@
+"""Fixtures that need a broker or a database, and what the run says about them at its end.
+
+    kafka_bootstrap   str, one broker per run         own_kafka    Running, a broker for one test module alone
+    postgres_dsn      str, one server per run         fresh_database    str, a new empty database for each test
+
+Services start when the first test asks for them. With xdist the workers share those of the controller, which starts
+them beforehand, unless only folders without services are run. Topics have fixed names: tests on the shared broker
+keep apart by thread, or take `own_kafka`.
+"""
+
+import contextlib
+import os
+import socket
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import hypothesis
+import pytest
+import pytest_asyncio
+
+from services.cli.embedded import Running
+from tests.support.services import NoKafkaError, choose_kafka, database, kafka, postgres
+
+TESTS = Path(__file__).parent
+WITHOUT_SERVICES = (TESTS / "unit", TESTS / "property")
+IS_CI = os.environ.get("CI") == "true"
+NEEDS_APACHE = "needs Apache Kafka; this run has the embedded broker"
+
+# `make check` is quick, `make test` goes deep, `make fuzz` runs rounds of the last until it is stopped.
+hypothesis.settings.register_profile("default", max_examples=200, deadline=None)
+hypothesis.settings.register_profile("test", max_examples=2_000, deadline=None, print_blob=True)
+hypothesis.settings.register_profile("fuzz", max_examples=20_000, deadline=None, print_blob=True)
+hypothesis.settings.load_profile(os.environ.get("THREADLOG_HYPOTHESIS_PROFILE", "default"))
+
+
+class Services:
+    """What this run has started; in a worker of xdist, what the controller has started for all."""
+
+    def __init__(self, given: dict[str, str]) -> None:
+        self._given = given
+        self._stack = contextlib.ExitStack()
+        self._folder: Path | None = None
+        self._kafka: Running | None = None
+        self._postgres: Running | None = None
+        self.instead_of_apache = given.get("instead_of_apache", "")
+        """Why the broker is the embedded one; empty where it is Apache Kafka."""
+
+    def new_folder(self) -> Path:
+        if self._folder is None:
+            # First on the stack, so that it goes last; not below pytest's own temporary folders, since those are kept.
+            made = tempfile.TemporaryDirectory(prefix="threadlog-test-", ignore_cleanup_errors=True)
+            self._folder = Path(self._stack.enter_context(made))
+            self._folder.chmod(0o755)  # Postgres runs as another user where we are root
+        return Path(tempfile.mkdtemp(dir=self._folder))
+
+    def kafka(self) -> str:
+        if "kafka" in self._given:
+            return self._given["kafka"]
+        if self._kafka is None:
+            choice = choose_kafka(is_must=IS_CI)
+            self.instead_of_apache = "" if choice.is_apache else choice.reason
+            self._kafka = self._stack.enter_context(kafka(self.new_folder(), choice))
+        return self._kafka.address
+
+    def postgres(self) -> str:
+        if "postgres" in self._given:
+            return self._given["postgres"]
+        if self._postgres is None:
+            self._postgres = self._stack.enter_context(postgres(self.new_folder()))
+        return self._postgres.address
+
+    def for_workers(self) -> dict[str, str]:
+        given = {"kafka": self.kafka(), "postgres": self.postgres()}
+        return given | {"instead_of_apache": self.instead_of_apache}
+
+    def versions(self) -> list[str]:
+        return [running.version for running in (self._kafka, self._postgres) if running is not None]
+
+    def stop(self) -> None:
+        self._stack.close()
+
+
+SERVICES = pytest.StashKey[Services]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    worker_input: dict[str, dict[str, str]] = getattr(config, "workerinput", {})
+    services = Services(worker_input.get("threadlog_services", {}))
+    config.stash[SERVICES] = services
+    config.add_cleanup(services.stop)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node) -> None:
+    """Of xdist: the controller is about to start a worker."""
+    if not _runs_without_services(node.config):
+        try:
+            node.workerinput["threadlog_services"] = node.config.stash[SERVICES].for_workers()
+        except NoKafkaError as error:
+            pytest.exit(str(error), returncode=1)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("kafka") is not None:
+        services = item.config.stash[SERVICES]
+        services.kafka()
+        if services.instead_of_apache:
+            pytest.skip(NEEDS_APACHE)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[object]:
+    network.is_off = any(item.path.is_relative_to(folder) for folder in WITHOUT_SERVICES)
+    try:
+        return (yield)
+    finally:
+        network.is_off = False
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    services = config.stash[SERVICES]
+    if services.versions():
+        terminalreporter.write_line(f"Ran on {' and '.join(services.versions())}.")
+    if not services.instead_of_apache:
+        return
+    skipped = [report for report in terminalreporter.stats.get("skipped", []) if NEEDS_APACHE in str(report.longrepr)]
+    terminalreporter.section("NOT RUN ON APACHE KAFKA", red=True, bold=True)
+    terminalreporter.write_line(services.instead_of_apache)
+    terminalreporter.write_line(f"{len(skipped)} tests need Apache Kafka and were skipped:", red=True, bold=True)
+    for report in skipped:
+        terminalreporter.write_line(f"  {report.nodeid}")
+
+
+@pytest.fixture(scope="session")
+def kafka_bootstrap(pytestconfig: pytest.Config) -> str:
+    return pytestconfig.stash[SERVICES].kafka()
+
+
+@pytest.fixture(scope="session")
+def postgres_dsn(pytestconfig: pytest.Config) -> str:
+    return pytestconfig.stash[SERVICES].postgres()
+
+
+@pytest.fixture(scope="module")
+def own_kafka(pytestconfig: pytest.Config) -> Iterator[Running]:
+    """A broker without topics that nobody else uses: `.address`, and `.pid` for those who kill it."""
+    choice = choose_kafka(is_must=IS_CI, is_own=True)
+    with kafka(pytestconfig.stash[SERVICES].new_folder(), choice) as running:
+        yield running
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def fresh_database(postgres_dsn: str) -> AsyncIterator[str]:
+    async with database(postgres_dsn) as dsn:
+        yield dsn
+
+
+class _Network:
+    """Lets a test that claims to be pure fail where it connects to anything but a Unix socket."""
+
+    is_off = False
+
+    def audit(self, event: str, arguments: tuple[object, ...]) -> None:
+        if event == "socket.connect" and self.is_off:
+            connecting, address = arguments
+            if isinstance(connecting, socket.socket) and connecting.family != socket.AF_UNIX:
+                raise AssertionError(f"Unit and property tests use no network; this one connects to {address}.")
+
+
+network = _Network()
+sys.addaudithook(network.audit)
+
+
+def _runs_without_services(config: pytest.Config) -> bool:
+    folders = [Path(config.invocation_params.dir, argument.split("::")[0]).resolve() for argument in config.args]
+    return all(any(folder.is_relative_to(pure) for pure in WITHOUT_SERVICES) for folder in folders)
