@@ -129,8 +129,8 @@ class Log(Protocol):
     async def group_reader(
         self, topics: Sequence[str], group: str, rebalance: Rebalance, instance_id: str | None = None
     ) -> Reader:
-        """A member of a group, joined; its first `poll` calls `Rebalance.assigned`. With an instance id its membership is
-        static: a restart within the session timeout takes its partitions back and no other member notices.
+        """A member of a group, joined; its first `poll` calls `Rebalance.assigned`. With an instance id its membership
+        is static: a restart within the session timeout takes its partitions back and no other member notices.
         """
         ...
 
