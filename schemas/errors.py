@@ -1,12 +1,12 @@
 """Errors of the kernel, as a tree. The first question to an error is whether trying again can help.
 
-    ThreadlogError              retriable = False
-    ├── DecodeError             a record that cannot be read: to the dead letters, the partition goes on
-    │   ├── HeaderError         a CloudEvents attribute is missing or malformed
-    │   ├── HashMismatchError   the bytes are not those that the producer hashed
-    │   └── DataError           the data does not fit its type and version
-    ├── LimitError              larger than a named limit allows
-    └── UnstorableTextError     text that JSON or Postgres cannot carry exactly
+ThreadlogError              retriable = False
+├── DecodeError             a record that cannot be read: to the dead letters, the partition goes on
+│   ├── HeaderError         a CloudEvents attribute is missing or malformed
+│   ├── HashMismatchError   the bytes are not those that the producer hashed
+│   └── DataError           the data does not fit its type and version
+├── LimitError              larger than a named limit allows
+└── UnstorableTextError     text that JSON or Postgres cannot carry exactly
 """
 
 from typing import ClassVar

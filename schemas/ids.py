@@ -50,7 +50,7 @@ class ThreadKey(NamedTuple):
 class CallParts(NamedTuple):
     turn: int
     step: int
-    index: int
+    place: int
 
 
 def is_name(text: str) -> bool:

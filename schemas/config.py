@@ -1,0 +1,68 @@
+"""What a thread is configured with. A turn pins the configuration that was in force when it started."""
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
+
+ApprovalPolicy = Literal["never", "always", "on_effect"]
+"""`on_effect` asks for every call that is not pure."""
+PermissionProfile = Literal["read-only", "workspace-write", "full"]
+
+
+class Frozen(BaseModel):
+    """What every model of a record is: immutable, strict, without unknown fields."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, ser_json_inf_nan="strings")
+
+
+class ToolPolicy(Frozen):
+    approval: ApprovalPolicy | None = None
+    """None: the thread's own policy."""
+
+
+class Environment(Frozen):
+    cwd: str = "."
+    """Relative to the thread's workspace root, and inside it."""
+    variables: tuple[str, ...] = ()
+    """Names of the executor's variables that tools may see, beyond those that its operator allows to all."""
+
+
+class Limits(Frozen):
+    """A thread's own limits; each may only narrow what the service allows."""
+
+    steps_per_turn: Annotated[int, Field(ge=1, le=10_000)] | None = None
+    turn_seconds: Annotated[int, Field(ge=1)] | None = None
+    parallel_calls: Annotated[int, Field(ge=1, le=1_000)] | None = None
+    model_tries: Annotated[int, Field(ge=1, le=100)] | None = None
+
+
+class Config(Frozen):
+    model: str
+    model_settings: dict[str, JsonValue] = {}
+    """Passed to the provider as they are: temperature, max_tokens, tool_choice …"""
+    instructions: str | None = None
+    tools: tuple[str, ...] | None = None
+    """Names of the tools that the model is offered; None offers every tool of the catalog."""
+    tool_policies: dict[str, ToolPolicy] = {}
+    approval: ApprovalPolicy = "never"
+    permission_profile: PermissionProfile = "workspace-write"
+    environment: Environment = Environment()
+    limits: Limits = Limits()
+    on_recovery: Literal["resume", "interrupt"] = "resume"
+    on_unknown: Literal["wait", "end"] = "wait"
+    """Whether a turn waits for a person to settle an unknown call, or ends naming it."""
+    one_turn_per_input: bool = True
+    routing: dict[str, str] = {}
+
+
+def merge_patch(target: JsonValue, patch: JsonValue) -> JsonValue:
+    """RFC 7396."""
+    if not isinstance(patch, dict):
+        return patch
+    merged = dict(target) if isinstance(target, dict) else {}
+    for name, value in patch.items():
+        if value is None:
+            merged.pop(name, None)
+        else:
+            merged[name] = merge_patch(merged.get(name), value)
+    return merged

@@ -1,0 +1,99 @@
+"""The CloudEvents 1.0 attributes of a record, in the Kafka binding's binary mode: every attribute is a header."""
+
+from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
+
+from schemas.errors import HeaderError
+from schemas.ids import DataHash, EventId, parse_event_id
+
+Headers = tuple[tuple[str, bytes], ...]
+
+SPECVERSION = b"1.0"
+CONTENT_TYPE = b"application/json"
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND = timedelta(milliseconds=1)
+_REQUIRED = ("ce_source", "ce_type", "ce_time", "ce_actor", "ce_datahash")
+
+
+class Envelope(NamedTuple):
+    id: EventId
+    type: str
+    source: str
+    """Service and instance, such as `runtime/host-1`."""
+    time_ms: int
+    actor: str
+    """`user:…`, `service:…`, `policy:…` or `import:…`."""
+    data_hash: DataHash
+    """sha256 of the value, as the producer wrote it."""
+    cause: str | None = None
+    """Id of the event that led to this one."""
+    traceparent: str | None = None
+
+
+def format_time(time_ms: int) -> str:
+    """RFC 3339, UTC, milliseconds."""
+    return (_EPOCH + timedelta(milliseconds=time_ms)).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def parse_time(text: str) -> int:
+    """Milliseconds since 1970. Raises ValueError for what is not RFC 3339 with a zone."""
+    moment = datetime.fromisoformat(text)
+    if moment.tzinfo is None:
+        raise ValueError("a time needs a zone")
+    return (moment - _EPOCH) // _MILLISECOND
+
+
+def to_headers(envelope: Envelope) -> Headers:
+    headers = [
+        ("ce_specversion", SPECVERSION),
+        ("ce_id", envelope.id.encode()),
+        ("ce_source", envelope.source.encode()),
+        ("ce_type", envelope.type.encode()),
+        ("ce_time", format_time(envelope.time_ms).encode()),
+        ("content-type", CONTENT_TYPE),
+        ("ce_actor", envelope.actor.encode()),
+        ("ce_datahash", envelope.data_hash.encode()),
+    ]
+    if envelope.cause is not None:
+        headers.append(("ce_cause", envelope.cause.encode()))
+    if envelope.traceparent is not None:
+        headers.append(("traceparent", envelope.traceparent.encode()))
+    return tuple(headers)
+
+
+def read_id(headers: dict[str, bytes]) -> EventId:
+    """Raise HeaderError where the record has no readable id: such a record has no seq in any thread."""
+    raw = headers.get("ce_id")
+    if raw is None:
+        raise HeaderError("the header ce_id is missing")
+    event_id = parse_event_id(raw.decode("ascii", "replace"))
+    if event_id is None:
+        raise HeaderError(f"the header ce_id {raw[:60]!r} is not a UUID in lower case")
+    return event_id
+
+
+def from_headers(event_id: EventId, headers: dict[str, bytes]) -> Envelope:
+    """Raise HeaderError, naming the attribute, when one is missing or malformed."""
+    if headers.get("ce_specversion") != SPECVERSION:
+        raise HeaderError(f"ce_specversion is {headers.get('ce_specversion')!r}, this reader knows 1.0")
+    try:
+        source, kind, time, actor, data_hash = [headers[name].decode() for name in _REQUIRED]
+        cause = headers.get("ce_cause")
+        traceparent = headers.get("traceparent")
+        return Envelope(
+            event_id,
+            kind,
+            source,
+            parse_time(time),
+            actor,
+            DataHash(data_hash),
+            None if cause is None else cause.decode(),
+            None if traceparent is None else traceparent.decode(),
+        )
+    except KeyError as missing:
+        raise HeaderError(f"the header {missing.args[0]} is missing") from None
+    except UnicodeDecodeError:
+        raise HeaderError("a header is not UTF-8") from None
+    except (ValueError, OverflowError):
+        raise HeaderError(f"ce_time {headers['ce_time'][:60]!r} is not an RFC 3339 time with a zone") from None

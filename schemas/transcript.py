@@ -1,0 +1,322 @@
+"""The second fold: what was said, as history keeps it and as the model sees it.
+
+`transcript_changes` says what one record changes; the projector writes the changes as rows, and `Transcript` applies
+them in memory. Both therefore show the same items.
+
+An item is known by the seq of the record that brought it and a number within that record. A user's message waits
+without a place until a turn or a step takes it; its `place` is then the seq of that record. Every call has exactly
+one result item, synthesised where the call was denied, cancelled or ended unknown (providers refuse a call without
+one); a later resolution adds an item of its own.
+"""
+
+from dataclasses import dataclass, field, replace
+from hashlib import sha256
+from typing import Literal, NamedTuple, TypeAlias, assert_never
+
+from pydantic import JsonValue
+
+from schemas.codec import Record
+from schemas.events import (
+    AnswerReasoning,
+    AnswerText,
+    ContextCompacted,
+    InputSubmitted,
+    StepFinished,
+    StepStarted,
+    ThreadRewound,
+    ToolCallApproved,
+    ToolCallDenied,
+    ToolCallFinished,
+    ToolCallResolved,
+    TurnStarted,
+)
+from schemas.ids import call_id
+from schemas.state import Call, ThreadState
+from schemas.thread import Verdict
+
+ItemKind = Literal["message", "reasoning", "tool_call", "tool_result", "resolution", "summary"]
+
+
+class Item(NamedTuple):
+    seq: int
+    part: int
+    """Number within the record, from 0."""
+    kind: ItemKind
+    turn: int | None
+    """None for a message that waits."""
+    step: int | None
+    place: int | None
+    """Where the item stands in the context: the seq of the record that put it there. None for one that waits."""
+    content: dict[str, JsonValue]
+    """As the model port takes it, `kind` included."""
+    digest: str
+    """sha256 over what the item is: the hash of its record's bytes, and its number."""
+    input: str | None = None
+    call: str | None = None
+
+
+class ItemAdded(NamedTuple):
+    item: Item
+
+
+class InputTaken(NamedTuple):
+    """The message of this input has its place now."""
+
+    input: str
+    turn: int
+    step: int | None
+    place: int
+
+
+class InputDropped(NamedTuple):
+    """Withdrawn or discarded: the message stays in history and never reaches a model."""
+
+    input: str
+    reason: str
+
+
+class Rewound(NamedTuple):
+    """Items of turns after `to_turn` leave the context."""
+
+    to_turn: int
+    seq: int
+
+
+class Compacted(NamedTuple):
+    """Items with a place up to `through_seq` leave the context; the summary, added by the same record, leads it."""
+
+    through_seq: int
+    seq: int
+
+
+class CallEdited(NamedTuple):
+    """An approver's arguments take the place of the model's."""
+
+    call: str
+    args: dict[str, JsonValue]
+
+
+Change: TypeAlias = ItemAdded | InputTaken | InputDropped | Rewound | Compacted | CallEdited
+
+
+def transcript_changes(before: ThreadState, after: ThreadState, record: Record, verdict: Verdict) -> tuple[Change, ...]:
+    """What the record changes in the transcript, in order. Nothing for a record without effect."""
+    if verdict.effect != "applied":
+        return ()
+    changes = _own_changes(after, record)
+    changes.extend(_calls_settled(before, after, record, len(changes)))
+    changes.extend(_inputs_dropped(before, after, record))
+    return tuple(changes)
+
+
+def _own_changes(after: ThreadState, record: Record) -> list[Change]:
+    match record.data:
+        case InputSubmitted() as data:
+            content: dict[str, JsonValue] = {
+                "kind": "message",
+                "role": "user",
+                "content": [item.model_dump(mode="json", exclude_none=True) for item in data.items],
+            }
+            item = Item(after.seq, 0, "message", None, None, None, content, _digest(record, 0), data.input)
+            return [ItemAdded(item)]
+        case TurnStarted() as data:
+            return [InputTaken(name, data.turn, None, after.seq) for name in data.inputs]
+        case StepStarted() as data if data.attempt == 1:
+            return [InputTaken(name, data.turn, data.step, after.seq) for name in data.inputs]
+        case StepFinished() as data:
+            return _answer_items(after, record, data)
+        case ToolCallApproved(edited=edited) as data if edited is not None:
+            return [CallEdited(data.call, edited.args)]
+        case ThreadRewound() as data:
+            return [Rewound(data.to_turn, after.seq)]
+        case ContextCompacted() as data:
+            summary: dict[str, JsonValue] = {"kind": "summary", "text": data.summary}
+            item = Item(after.seq, 0, "summary", None, None, after.seq, summary, _digest(record, 0))
+            return [Compacted(data.through_seq, after.seq), ItemAdded(item)]
+        case _:
+            return []
+
+
+def _answer_items(after: ThreadState, record: Record, data: StepFinished) -> list[Change]:
+    changes: list[Change] = []
+    for answer in data.items:
+        content: dict[str, JsonValue]
+        kind: ItemKind
+        match answer:
+            case AnswerText():
+                kind = "message"
+                text: JsonValue = [{"type": "text", "text": answer.text}]
+                content = {"kind": "message", "role": "assistant", "content": text}
+            case AnswerReasoning():
+                kind = "reasoning"
+                content = {"kind": "reasoning", "text": answer.text}
+            case _:
+                assert_never(answer)
+        if answer.provider is not None:
+            content["provider"] = answer.provider
+        index = len(changes)
+        item = Item(after.seq, index, kind, data.turn, data.step, after.seq, content, _digest(record, index))
+        changes.append(ItemAdded(item))
+    for call in data.calls:
+        index = len(changes)
+        name = call_id(data.turn, data.step, call.index)
+        content = {"kind": "tool_call", "call": name, "tool": call.tool, "args": call.args}
+        if call.provider_id is not None:
+            content["provider_id"] = call.provider_id
+        if call.malformed is not None:
+            content["malformed"] = call.malformed
+        digest = _digest(record, index)
+        item = Item(after.seq, index, "tool_call", data.turn, data.step, after.seq, content, digest, None, name)
+        changes.append(ItemAdded(item))
+    return changes
+
+
+def _calls_settled(before: ThreadState, after: ThreadState, record: Record, index: int) -> list[Change]:
+    """A result item for each call that this record settled, or that its turn's end leaves unknown."""
+    turn_over = before.turn is not None and after.turn is None
+    if after.calls is before.calls and not turn_over:
+        return []
+    changes: list[Change] = []
+    for name in sorted(
+        {*before.calls, *after.calls}, key=lambda name: _order(after.calls.get(name) or before.calls[name])
+    ):
+        old, new = before.calls.get(name), after.calls.get(name)
+        if new is None or (old is not None and old.settled):
+            continue
+        item = _result_item(before, new, record, turn_over=turn_over, place=after.seq, index=index + len(changes))
+        if item is not None:
+            changes.append(ItemAdded(item))
+    return changes
+
+
+def _order(call: Call) -> tuple[int, int, int]:
+    return call.turn, call.step, call.index
+
+
+def _result_item(
+    before: ThreadState, call: Call, record: Record, *, turn_over: bool, place: int, index: int
+) -> Item | None:
+    open_turn = before.turn.turn if before.turn is not None else 0
+    in_open_turn = call.turn == open_turn
+    kind: ItemKind = "tool_result"
+    if call.settled:
+        kind = "tool_result" if in_open_turn else "resolution"
+    elif not (turn_over and in_open_turn and call.status == "unknown"):
+        return None
+    content: dict[str, JsonValue] = {
+        "kind": kind,
+        "call": call.call,
+        "tool": call.tool,
+        "outcome": call.outcome or "unknown",
+        "content": _result_content(call, record),
+    }
+    return Item(place, index, kind, call.turn, call.step, place, content, _digest(record, index), None, call.call)
+
+
+def _result_content(call: Call, record: Record) -> JsonValue:
+    """The tool's own result where there is one, else a sentence for the model."""
+    match record.data:
+        case ToolCallFinished(call=name, result=result) if name == call.call and call.settled and result is not None:
+            return result
+        case ToolCallResolved(call=name, result=result, note=note) if name == call.call and call.settled:
+            return result if result is not None else note or _SENTENCES[call.outcome or "unknown"]
+        case ToolCallDenied(call=name, reason=reason) if name == call.call:
+            return f"{_SENTENCES['denied']} {reason}"
+        case _:
+            return _SENTENCES[call.outcome or "unknown"]
+
+
+_SENTENCES: dict[str, str] = {
+    "succeeded": "The tool succeeded; its result was not recorded.",
+    "failed": "The tool failed.",
+    "timed_out": "The tool ran out of time and was stopped.",
+    "cancelled": "The call was cancelled.",
+    "denied": "The call was denied.",
+    "expired": "Nobody approved the call in time; it did not run.",
+    "not_started": "The tool could not be started; it did not run.",
+    "abandoned": "Whether the tool ran is not known, and it was given up.",
+    "unknown": "Whether the tool ran is not known: its executor was lost while it ran.",
+}
+
+
+def _inputs_dropped(before: ThreadState, after: ThreadState, record: Record) -> list[Change]:
+    if after.queue is before.queue or isinstance(record.data, InputSubmitted | StepStarted):
+        return []
+    left = {item.input for item in after.queue}
+    taken = set(record.data.inputs) if isinstance(record.data, TurnStarted) else set()
+    reason = record.kind
+    return [InputDropped(item.input, reason) for item in before.queue if item.input not in left | taken]
+
+
+def _digest(record: Record, index: int) -> str:
+    return sha256(f"{record.data_hash}:{index}".encode()).hexdigest()
+
+
+@dataclass
+class Transcript:
+    """The items of one thread, in memory. `items` in order of seq and part, waiting ones among them."""
+
+    items: list[Item] = field(default_factory=list)
+    compacted_through: int = 0
+    summary_seq: int = 0
+    hidden: list[tuple[int, int]] = field(default_factory=list)
+    """Rewinds: (to_turn, seq). Items of later turns that were placed before that seq are out of the context."""
+    dropped: set[str] = field(default_factory=set)
+
+    def copy(self) -> "Transcript":
+        return replace(self, items=list(self.items), hidden=list(self.hidden), dropped=set(self.dropped))
+
+    def apply(self, changes: tuple[Change, ...]) -> None:
+        for change in changes:
+            match change:
+                case ItemAdded(item):
+                    self.items.append(item)
+                case InputTaken():
+                    self._take(change)
+                case InputDropped(name):
+                    self.dropped.add(name)
+                case Rewound(to_turn, seq):
+                    self.hidden.append((to_turn, seq))
+                case Compacted(through_seq, seq):
+                    self.compacted_through, self.summary_seq = through_seq, seq
+                case CallEdited(call, args):
+                    self._edit(call, args)
+                case _:
+                    assert_never(change)
+
+    def _take(self, taken: InputTaken) -> None:
+        for place in range(len(self.items) - 1, -1, -1):
+            item = self.items[place]
+            if item.input == taken.input:
+                self.items[place] = item._replace(turn=taken.turn, step=taken.step, place=taken.place)
+                return
+
+    def _edit(self, call: str, args: dict[str, JsonValue]) -> None:
+        for place in range(len(self.items) - 1, -1, -1):
+            item = self.items[place]
+            if item.call == call and item.kind == "tool_call":
+                self.items[place] = item._replace(content={**item.content, "args": args})
+                return
+
+    def context(self) -> list[Item]:
+        """What a model sees, in order: the summary first, then what came after it and was not rewound."""
+        shown = [item for item in self.items if item.place is not None and self._in_context(item)]
+        shown.sort(key=_context_order)
+        return shown
+
+    def _in_context(self, item: Item) -> bool:
+        place = item.place or 0
+        if item.kind == "summary":
+            return item.seq == self.summary_seq
+        if place <= self.compacted_through:
+            return False
+        return all(item.turn is None or item.turn <= to_turn or place > seq for to_turn, seq in self.hidden)
+
+
+def _context_order(item: Item) -> tuple[bool, int, int, int]:
+    return item.kind != "summary", item.place or 0, item.seq, item.part
+
+
+def context_hash(items: list[Item]) -> str:
+    """What `step.started` records of the context: sha256 over the items' digests, in order."""
+    return sha256("".join([item.digest for item in items]).encode()).hexdigest()
