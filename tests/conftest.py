@@ -26,13 +26,15 @@ from tests.support.services import NoKafkaError, choose_kafka, database, kafka, 
 TESTS = Path(__file__).parent
 WITHOUT_SERVICES = (TESTS / "unit", TESTS / "property")
 IS_CI = os.environ.get("CI") == "true"
+PROPERTY_TIMEOUT_SECONDS = 1_800
 NEEDS_APACHE = "needs Apache Kafka; this run has the embedded broker"
 
 # `make check` is quick, `make test` goes deep, `make fuzz` runs rounds of the last until it is stopped.
 hypothesis.settings.register_profile("default", max_examples=200, deadline=None)
 hypothesis.settings.register_profile("test", max_examples=2_000, deadline=None, print_blob=True)
 hypothesis.settings.register_profile("fuzz", max_examples=20_000, deadline=None, print_blob=True)
-hypothesis.settings.load_profile(os.environ.get("THREADLOG_HYPOTHESIS_PROFILE", "default"))
+PROFILE = os.environ.get("THREADLOG_HYPOTHESIS_PROFILE", "default")
+hypothesis.settings.load_profile(PROFILE)
 
 
 class Services:
@@ -100,6 +102,15 @@ def pytest_configure_node(node) -> None:
             node.workerinput["threadlog_services"] = node.config.stash[SERVICES].for_workers()
         except NoKafkaError as error:
             pytest.exit(str(error), returncode=1)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if "own_kafka" in getattr(item, "fixturenames", ()):
+            # `--dist loadgroup`: one worker runs all that share such a broker, so that only it starts one.
+            item.add_marker(pytest.mark.xdist_group(str(item.path)))
+        if item.path.is_relative_to(TESTS / "property") and PROFILE != "fuzz":
+            item.add_marker(pytest.mark.timeout(PROPERTY_TIMEOUT_SECONDS))
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

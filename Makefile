@@ -1,0 +1,65 @@
+# Everything runs in .venv, which every target makes when it is missing or older than the lock files.
+# Needs Python 3.11 or newer and make; PYTHON=python3.12 chooses one.
+
+PYTHON ?= python3
+BIN := .venv/bin
+INSTALLED := .venv/.installed
+LOCK = $(BIN)/uv pip compile pyproject.toml --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --custom-compile-command "make lock"
+
+.DEFAULT_GOAL := help
+.PHONY: help setup check format lint types imports unit test fuzz bench demo demo-model lock env-example clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
+
+setup: $(INSTALLED) ## the environment in .venv, with the `threadlog` command in it
+
+$(INSTALLED): requirements/dev.txt pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "threadlog needs Python 3.11 or newer: make setup PYTHON=python3.12"; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' || { [ "$$(id -u)" = 0 ] && apt-get -qq update && apt-get -qq install -y python3-venv; }
+	@test -x $(BIN)/pip || $(PYTHON) -m venv --clear .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.txt
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@
+
+demo: $(INSTALLED) ## an agent fixes a failing test while its services are killed; MODEL=openai:NAME takes a real model
+	$(BIN)/python -m services.cli.demo $(if $(MODEL),--model $(MODEL))
+
+check: lint types imports unit ## what has to be green before a commit; starts no service
+
+lint: $(INSTALLED)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+
+types: $(INSTALLED)
+	$(BIN)/mypy
+
+imports: $(INSTALLED)
+	$(BIN)/lint-imports
+
+unit: $(INSTALLED)
+	$(BIN)/pytest -n 2 --cov --cov-report= tests/unit tests/property
+	$(BIN)/coverage report
+
+format: $(INSTALLED) ## formats, and repairs what the linter can repair
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+test: $(INSTALLED) ## all tests, on Apache Kafka and Postgres; they are started unless THREADLOG_TEST_KAFKA, THREADLOG_TEST_POSTGRES name some
+	THREADLOG_HYPOTHESIS_PROFILE=test $(BIN)/pytest -n 2 --dist loadgroup tests
+
+fuzz: $(INSTALLED) ## property tests in rounds of new examples, until one fails or you stop it
+	while THREADLOG_HYPOTHESIS_PROFILE=fuzz $(BIN)/pytest -q -n 2 --timeout 0 tests/property; do :; done
+
+bench: $(INSTALLED) ## speed on Apache Kafka and Postgres, and bench.json; ROUNDS=1 is the short form
+	$(BIN)/python -m bench $(if $(ROUNDS),--rounds $(ROUNDS))
+
+lock: $(INSTALLED) ## requirements/*.txt from pyproject.toml
+	$(LOCK) --extra openai --extra anthropic --extra google --extra bedrock --output-file requirements/runtime.txt
+	$(LOCK) --constraint requirements/runtime.txt --extra embedded --extra openai --extra anthropic --group test --group lint --group demo --group build --output-file requirements/dev.txt
+
+env-example: $(INSTALLED) ## .env.example from the settings of all services
+	$(BIN)/python -m services.cli.env_example > .env.example
+
+clean: ## everything that can be made again
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis .coverage* htmlcov bench.json
