@@ -6,9 +6,9 @@ Each load reads rows and the stored position in one snapshot: a thread without a
 from collections.abc import Mapping, Sequence
 from typing import ClassVar, NamedTuple, Protocol
 
+from schemas.errors import ThreadlogError
 from schemas.ids import ThreadKey
 from schemas.state import ThreadState
-from schemas.errors import ThreadlogError
 
 
 class StatesUnavailableError(ThreadlogError):
