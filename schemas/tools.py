@@ -22,7 +22,7 @@ class ToolSpec(BaseModel):
 
     name: str = Field(pattern=TOOL_NAME_PATTERN)
     description: str = ""
-    input_schema: dict[str, JsonValue] = Field(default_factory=lambda: {"type": "object", "properties": {}})
+    input_schema: dict[str, JsonValue] = {"type": "object", "properties": {}}
     effect: EffectClass = "unsafe"
     """What running a call twice may do. pure: nothing at all; idempotent: nothing more, with the same idempotency key;
     reconcilable: the downstream can be asked by key what happened; unsafe: anything.

@@ -1,0 +1,40 @@
+"""Text and JSON from models and tools, made fit for the log: what JSON or Postgres cannot carry exactly is replaced, so
+that it shows. (From clients the same is refused: `schemas.canonical.unstorable`.)
+"""
+
+import re
+from collections.abc import Mapping
+
+from pydantic import JsonValue
+
+from schemas.canonical import INTEGER_MAX
+
+DEPTH_MAX = 64
+
+_UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
+
+
+def storable_text(text: str) -> str:
+    """U+0000 becomes its picture, U+2400; a lone surrogate U+FFFD."""
+    if _UNSTORABLE.search(text) is None:
+        return text
+    return _UNSTORABLE.sub(lambda match: "\u2400" if match[0] == "\x00" else "\ufffd", text)
+
+
+def storable_json(value: object, depth: int = 0) -> JsonValue:
+    """Integers beyond 2^53 and numbers that are not finite become text; so does what is no JSON, or nested too deep."""
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        return storable_text(value)
+    if isinstance(value, int):
+        return int(value) if -INTEGER_MAX <= value <= INTEGER_MAX else str(value)
+    if isinstance(value, float):
+        return value if value - value == 0 else str(value)
+    if depth >= DEPTH_MAX:
+        return "[nested too deep]"
+    if isinstance(value, Mapping):
+        return {storable_text(str(name)): storable_json(item, depth + 1) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [storable_json(item, depth + 1) for item in value]
+    return storable_text(str(value))

@@ -1,0 +1,105 @@
+from pathlib import Path
+from typing import assert_never
+
+from pydantic import Field
+
+from schemas.tools import ToolSpec
+from services.tool_executor.builtin.files import FILE_BYTES_MAX, read_bytes, write_all
+from services.tool_executor.builtin.patch import (
+    AddFile,
+    DeleteFile,
+    FilePatch,
+    PatchError,
+    UpdateFile,
+    apply_hunks,
+    parse_patch,
+)
+from services.tool_executor.builtin.tool import Arguments, FileTool, ToolFailedError, schema_of
+from services.tool_executor.output import text_result
+from services.tool_executor.sandbox import Room
+from services.tool_executor.tools import ToolEnd
+
+FILES_MAX = 200
+
+
+class ApplyPatchArguments(Arguments):
+    patch: str = Field(
+        description=(
+            "`*** Begin Patch`, then for each file `*** Update File: path` with hunks (`@@`, then lines starting with "
+            "space, - or +), `*** Add File: path` (all lines start with +) or `*** Delete File: path`, then "
+            "`*** End Patch`. A unified diff works too."
+        )
+    )
+
+
+class ApplyPatchTool(FileTool[ApplyPatchArguments]):
+    """All hunks of all files are checked before the first file changes."""
+
+    arguments = ApplyPatchArguments
+    spec = ToolSpec(
+        name="apply_patch",
+        description="Change, add, delete and move text files in the workspace. The whole patch applies, or none.",
+        input_schema=schema_of(ApplyPatchArguments),
+        effect="unsafe",
+        timeout_seconds=60,
+        max_attempts=1,
+    )
+
+    def work(self, args: ApplyPatchArguments, room: Room) -> ToolEnd:
+        room.require_write()
+        try:
+            return _apply(room, parse_patch(args.patch))
+        except PatchError as error:
+            raise ToolFailedError(str(error)) from None
+
+
+def _apply(room: Room, patches: tuple[FilePatch, ...]) -> ToolEnd:
+    if len(patches) > FILES_MAX:
+        raise PatchError(f"The patch changes {len(patches)} files, more than {FILES_MAX}; split it.")
+    contents: dict[Path, bytes | None] = {}
+    done: list[str] = []
+    for patch in patches:
+        path = room.resolve(patch.path)
+        match patch:
+            case AddFile():
+                if _exists(contents, path):
+                    raise PatchError(f"{patch.path} exists already; update it instead. Nothing was changed.")
+                contents[path] = patch.content.encode(errors="replace")
+                done.append(f"A {patch.path}")
+            case DeleteFile():
+                if not _exists(contents, path):
+                    raise PatchError(f"{patch.path} cannot be deleted: there is no such file. Nothing was changed.")
+                contents[path] = None
+                done.append(f"D {patch.path}")
+            case UpdateFile():
+                done.append(_update(room, patch, path, contents))
+            case _:
+                assert_never(patch)
+    changes = write_all(room, contents)
+    return ToolEnd("succeeded", text_result("Applied:\n" + "\n".join(done)), changes=changes)
+
+
+def _update(room: Room, patch: UpdateFile, path: Path, contents: dict[Path, bytes | None]) -> str:
+    before = contents[path] if path in contents else read_bytes(path, patch.path)
+    if before is None:
+        raise PatchError(f"{patch.path} is deleted by the same patch and cannot be updated. Nothing was changed.")
+    try:
+        text = before.decode()
+    except UnicodeDecodeError:
+        raise PatchError(f"{patch.path} is not UTF-8 text and cannot be patched. Nothing was changed.") from None
+    after = apply_hunks(patch.path, text, patch.hunks).encode(errors="replace")
+    if len(after) > FILE_BYTES_MAX:
+        raise PatchError(f"{patch.path} would have more than {FILE_BYTES_MAX} bytes. Nothing was changed.")
+    if patch.move_to is None:
+        contents[path] = after
+        return f"M {patch.path}"
+    target = room.resolve(patch.move_to)
+    if target != path and _exists(contents, target):
+        raise PatchError(f"{patch.path} cannot be moved to {patch.move_to}: that exists. Nothing was changed.")
+    contents[path] = None
+    contents[target] = after
+    return f"R {patch.path} -> {patch.move_to}"
+
+
+def _exists(contents: dict[Path, bytes | None], path: Path) -> bool:
+    return contents[path] is not None if path in contents else path.exists()

@@ -1,0 +1,86 @@
+"""What the built-in tools share: arguments as a model, a room to act in, refusals and failures as results."""
+
+import asyncio
+import time
+from abc import ABC, abstractmethod
+from dataclasses import replace
+from typing import Generic, TypeVar
+
+from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
+
+from schemas.tools import ToolSpec
+from services.tool_executor.output import text_result
+from services.tool_executor.sandbox import RefusedError, Room, Sandbox
+from services.tool_executor.tools import Emit, ToolEnd, ToolRequest
+
+
+class Arguments(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+ArgumentsT = TypeVar("ArgumentsT", bound=Arguments)
+
+
+class ToolFailedError(Exception):
+    """The tool could not do what was asked, and changed nothing. The text is for the model."""
+
+
+class BuiltinTool(ABC, Generic[ArgumentsT]):
+    spec: ToolSpec
+    arguments: type[ArgumentsT]
+
+    def __init__(self, sandbox: Sandbox) -> None:
+        self._sandbox = sandbox
+
+    @abstractmethod
+    async def act(
+        self, args: ArgumentsT, room: Room, request: ToolRequest, emit: Emit, cancelled: asyncio.Event, /
+    ) -> ToolEnd: ...
+
+    async def run(self, request: ToolRequest, emit: Emit, cancelled: asyncio.Event) -> ToolEnd:
+        started = time.monotonic()
+        try:
+            args = self.arguments.model_validate(request.args)
+            room = self._sandbox.enter(request.tenant, request.thread, request.environment)
+            end = await self.act(args, room, request, emit, cancelled)
+        except (RefusedError, ToolFailedError) as error:
+            end = failed(str(error))
+        except ValidationError as error:
+            end = failed(_described(request.tool, error))
+        except OSError as error:
+            end = failed(f"{error.strerror or error}: {error.filename}" if error.filename else str(error))
+        return replace(end, seconds=time.monotonic() - started)
+
+
+class FileTool(BuiltinTool[ArgumentsT]):
+    """Short work on files, off the event loop."""
+
+    @abstractmethod
+    def work(self, args: ArgumentsT, room: Room) -> ToolEnd: ...
+
+    async def act(
+        self, args: ArgumentsT, room: Room, _request: ToolRequest, _emit: Emit, _cancelled: asyncio.Event, /
+    ) -> ToolEnd:
+        return await asyncio.to_thread(self.work, args, room)
+
+
+def failed(text: str) -> ToolEnd:
+    return ToolEnd("failed", text_result(text, is_error=True))
+
+
+def schema_of(arguments: type[Arguments]) -> dict[str, JsonValue]:
+    """The JSON Schema without the titles that pydantic writes: each costs tokens and says nothing."""
+    schema = arguments.model_json_schema()
+    properties = {
+        name: {key: value for key, value in described.items() if key != "title"}
+        for name, described in schema.get("properties", {}).items()
+    }
+    required = {"required": schema["required"]} if "required" in schema else {}
+    return {"type": "object", "properties": properties, **required, "additionalProperties": False}
+
+
+def _described(tool: str, error: ValidationError) -> str:
+    problems = "; ".join(
+        f"`{'.'.join(map(str, problem['loc']))}`: {problem['msg']}" for problem in error.errors(include_url=False)[:5]
+    )
+    return f"The arguments do not fit the tool `{tool}`: {problems}."

@@ -1,0 +1,232 @@
+"""Child processes of tools, which never outlive their executor.
+
+Each child leads a process group of its own, so that a signal reaches all that it started. The executor may die without
+a chance to kill anything (SIGKILL, out of memory), so a *warden* does it: one small shell per executor that is told
+each group over a pipe, and kills those that are left when the pipe closes. The kernel's PR_SET_PDEATHSIG would reach
+the direct child alone, not what that child started, and setting it needs Python code between fork and exec.
+
+A child waits for one line on its standard input before it becomes the command, and gets it once the warden knows its
+group. So there is no moment in which the executor can die and leave a command running.
+"""
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+import structlog
+
+from services.tool_executor.output import INLINE_BYTES_MAX, Cut, HeadTail, LiveText
+
+SHELL = "/bin/bash"
+LIVE_BYTES_MAX = 262_144
+READ_BYTES_MAX = 65_536
+KILLED_WAIT_SECONDS = 5.0
+DRAIN_SECONDS = 0.25
+
+_WARDEN = """
+trap '' INT TERM HUP QUIT
+declare -A groups
+while IFS=' ' read -r sign group; do
+    if [[ $sign == + ]]; then groups[$group]=1; else unset "groups[$group]"; fi
+done
+for group in "${!groups[@]}"; do kill -KILL -- "-$group"; done 2>/dev/null
+"""
+_AFTER_GO = 'IFS= read -r go && exec "$@" </dev/null'
+
+log = structlog.get_logger()
+
+
+class Warden:
+    """Starts when the first group is watched, and again if it should be killed."""
+
+    def __init__(self) -> None:
+        self._process: asyncio.subprocess.Process | None = None
+        self._groups: set[int] = set()
+        self._starting = asyncio.Lock()
+
+    async def watch(self, group: int) -> None:
+        self._groups.add(group)
+        if not self._alive():
+            async with self._starting:
+                if not self._alive():
+                    await self._start()
+                    return
+        self._tell(f"+ {group}\n")
+
+    def forget(self, group: int) -> None:
+        self._groups.discard(group)
+        if self._alive():
+            self._tell(f"- {group}\n")
+
+    async def close(self) -> None:
+        """What is still watched is killed."""
+        process, self._process = self._process, None
+        if process is None or process.stdin is None:
+            return
+        process.stdin.close()
+        with suppress(TimeoutError):
+            await asyncio.wait_for(process.wait(), KILLED_WAIT_SECONDS)
+
+    def _alive(self) -> bool:
+        return self._process is not None and self._process.returncode is None
+
+    async def _start(self) -> None:
+        self._process = await asyncio.create_subprocess_exec(
+            SHELL,
+            "-c",
+            _WARDEN,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.DEVNULL,
+            start_new_session=True,
+            env={},
+            cwd="/",
+        )
+        self._tell("".join(f"+ {group}\n" for group in sorted(self._groups)))
+
+    def _tell(self, lines: str) -> None:
+        process = self._process
+        if process is not None and process.stdin is not None and not process.stdin.is_closing():
+            process.stdin.write(lines.encode())
+
+
+ProcessOutcome: TypeAlias = Literal["exited", "timed_out", "cancelled", "not_spawned"]
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    argv: Sequence[str]
+    cwd: Path
+    environment: Mapping[str, str]
+    timeout_seconds: float
+    grace_seconds: float = 5.0
+    """Between SIGTERM and SIGKILL."""
+    output_bytes_max: int = INLINE_BYTES_MAX
+    live_bytes_max: int = LIVE_BYTES_MAX
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessEnd:
+    outcome: ProcessOutcome
+    exit_code: int | None
+    """Negative: the signal that ended it."""
+    output: Cut
+    """Standard output and standard error, as they came."""
+    seconds: float
+
+
+async def run_process(
+    command: Command, warden: Warden, emit: Callable[[str], None], cancelled: asyncio.Event
+) -> ProcessEnd:
+    """Run it to its end, its timeout, or `cancelled`; when this returns or is cancelled, its process group is gone."""
+    started = time.monotonic()
+    output = _Output(command.output_bytes_max, LiveText(command.live_bytes_max), emit)
+    reading, writing = os.pipe()
+    try:
+        transport, _ = await asyncio.get_running_loop().connect_read_pipe(lambda: output, os.fdopen(reading, "rb", 0))
+        try:
+            return await _run(command, warden, output, writing, started, cancelled)
+        finally:
+            transport.close()
+    finally:
+        if not output.writer_closed:
+            os.close(writing)
+
+
+async def _run(
+    command: Command, warden: Warden, output: "_Output", writing: int, started: float, cancelled: asyncio.Event
+) -> ProcessEnd:
+    try:
+        process = await asyncio.create_subprocess_exec(
+            SHELL,
+            "-c",
+            _AFTER_GO,
+            SHELL,
+            *command.argv,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=writing,
+            stderr=writing,
+            cwd=command.cwd,
+            env=dict(command.environment),
+            start_new_session=True,
+        )
+    except (OSError, ValueError) as error:
+        return ProcessEnd("not_spawned", None, Cut(f"{type(error).__name__}: {error}", 0), time.monotonic() - started)
+    os.close(writing)
+    output.writer_closed = True
+    try:
+        await warden.watch(process.pid)
+        _let_go(process)
+        outcome = await _wait(process, command.timeout_seconds, cancelled)
+        if outcome != "exited":
+            await _terminate(process, command.grace_seconds)
+        kill_group(process.pid)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(output.closed.wait(), DRAIN_SECONDS)
+        return ProcessEnd(outcome, process.returncode, output.buffer.cut(), time.monotonic() - started)
+    finally:
+        # Also when this task is cancelled: the group dies before the warden forgets it.
+        kill_group(process.pid)
+        warden.forget(process.pid)
+        if process.stdin is not None:
+            process.stdin.close()
+
+
+def kill_group(group: int, sent: signal.Signals = signal.SIGKILL) -> None:
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, sent)
+
+
+def _let_go(process: asyncio.subprocess.Process) -> None:
+    assert process.stdin is not None
+    with suppress(OSError, RuntimeError):
+        process.stdin.write(b"go\n")
+
+
+async def _wait(
+    process: asyncio.subprocess.Process, timeout_seconds: float, cancelled: asyncio.Event
+) -> Literal["exited", "timed_out", "cancelled"]:
+    async with asyncio.TaskGroup() as group:
+        ended = group.create_task(process.wait())
+        stopped = group.create_task(cancelled.wait())
+        await asyncio.wait({ended, stopped}, timeout=timeout_seconds, return_when=asyncio.FIRST_COMPLETED)
+        outcome: Literal["exited", "timed_out", "cancelled"] = (
+            "exited" if ended.done() else "cancelled" if stopped.done() else "timed_out"
+        )
+        ended.cancel()
+        stopped.cancel()
+    return outcome
+
+
+async def _terminate(process: asyncio.subprocess.Process, grace_seconds: float) -> None:
+    kill_group(process.pid, signal.SIGTERM)
+    with suppress(TimeoutError):
+        await asyncio.wait_for(process.wait(), grace_seconds)
+    kill_group(process.pid)
+    try:
+        await asyncio.wait_for(process.wait(), KILLED_WAIT_SECONDS)
+    except TimeoutError:
+        log.error("process_survives_sigkill", pid=process.pid)
+
+
+class _Output(asyncio.Protocol):
+    def __init__(self, bytes_max: int, live: LiveText, emit: Callable[[str], None]) -> None:
+        self.buffer = HeadTail(bytes_max)
+        self.closed = asyncio.Event()
+        self.writer_closed = False
+        self._live = live
+        self._emit = emit
+
+    def data_received(self, data: bytes) -> None:
+        self.buffer.add(data)
+        if text := self._live.text(data):
+            self._emit(text)
+
+    def connection_lost(self, _exc: Exception | None, /) -> None:
+        self.closed.set()

@@ -1,0 +1,78 @@
+"""What a tool is to the executor's loop: something that runs a request, reports how it ended, and never raises."""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal, Protocol, TypeAlias
+
+import structlog
+from pydantic import JsonValue
+
+from services.tool_executor.output import text_result
+
+Outcome: TypeAlias = Literal["succeeded", "failed", "timed_out", "cancelled", "not_started", "lost"]
+"""`not_started`: nothing ran, so that it may be tried again. `lost`: it may have run, and its end was not seen."""
+
+Emit: TypeAlias = Callable[[str], None]
+"""Takes output as it comes, for whoever watches; may drop it."""
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class ToolRequest:
+    tenant: str
+    thread: str
+    call: str
+    attempt: int
+    tool: str
+    args: dict[str, JsonValue]
+    idempotency_key: str
+    timeout_seconds: float
+    environment: Mapping[str, JsonValue] = field(default_factory=dict)
+    """`cwd` (relative to the workspace), `profile`, `variables`; all optional."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolEnd:
+    outcome: Outcome
+    result: JsonValue
+    """{"content": [{"type": "text", "text": …}], "is_error": bool, "bytes_cut": n, "structured"?, "exit_code"?}"""
+    evidence: str | None = None
+    """Why it is `lost` or `not_started`, for people."""
+    changes: list[dict[str, JsonValue]] = field(default_factory=list)
+    """{"path", "before", "after", "mode"}: files that changed, with the sha256 of their content; None: no such file."""
+    seconds: float = 0.0
+
+
+class ToolRunner(Protocol):
+    async def run(self, request: ToolRequest, emit: Emit, cancelled: asyncio.Event, /) -> ToolEnd:
+        """Never raises, and ends soon after `cancelled` is set. A task that is itself cancelled kills what it runs."""
+        ...
+
+
+class Toolbox:
+    """Dispatches by tool name. Runners come and go with their servers, so names are looked up at each call."""
+
+    def __init__(self) -> None:
+        self._runners: dict[str, ToolRunner] = {}
+
+    def put(self, runners: Mapping[str, ToolRunner]) -> None:
+        self._runners.update(runners)
+
+    def names(self) -> frozenset[str]:
+        return frozenset(self._runners)
+
+    async def run(self, request: ToolRequest, emit: Emit, cancelled: asyncio.Event) -> ToolEnd:
+        runner = self._runners.get(request.tool)
+        if runner is None:
+            known = ", ".join(sorted(self._runners)) or "none"
+            return ToolEnd("failed", text_result(f"This executor has no tool `{request.tool}`; it has: {known}.", True))
+        started = time.monotonic()
+        try:
+            return await runner.run(request, emit, cancelled)
+        except Exception as error:  # the edge of the tools: a bug in one is an end that was not seen
+            log.exception("tool_runner_raised", tool=request.tool, call=request.call, attempt=request.attempt)
+            evidence = f"the executor's own code failed while the tool ran: {type(error).__name__}: {error}"
+            return ToolEnd("lost", text_result(evidence, True), evidence=evidence, seconds=time.monotonic() - started)

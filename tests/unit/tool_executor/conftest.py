@@ -1,0 +1,33 @@
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from services.tool_executor.process import Warden
+from services.tool_executor.sandbox import Sandbox, SandboxPolicy
+from tests.support.tool_requests import WORKSPACE_OF
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path.resolve() / "workspaces"
+
+
+@pytest.fixture
+def workspace(root: Path) -> Path:
+    path = root / WORKSPACE_OF[0] / WORKSPACE_OF[1]
+    path.mkdir(parents=True)
+    return path
+
+
+@pytest.fixture
+def sandbox(root: Path) -> Sandbox:
+    return Sandbox(SandboxPolicy(root=root), os.environ)
+
+
+@pytest.fixture
+async def warden() -> AsyncIterator[Warden]:
+    warden = Warden()
+    yield warden
+    await warden.close()
