@@ -38,7 +38,7 @@ imports: $(INSTALLED)
 	$(BIN)/lint-imports
 
 unit: $(INSTALLED)
-	$(BIN)/pytest -n 2 --cov --cov-report= tests/unit tests/property
+	$(BIN)/pytest -n 2 --cov --cov-report= --cov-fail-under=0 tests/unit tests/property
 	$(BIN)/coverage report
 
 format: $(INSTALLED) ## formats, and repairs what the linter can repair

@@ -1,0 +1,201 @@
+"""Tidiness that a tool can judge. Each check is a function that names the offences, and is shown one."""
+
+import ast
+import contextlib
+import functools
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from pydantic import Field, SecretStr
+from pydantic_settings import SettingsConfigDict
+
+from services.chassis.settings import Settings
+from services.cli.env_example import env_example, settings_classes
+
+ROOT = Path(__file__).parents[2]
+MODULE_LINES_MAX = 600
+LONG_MODULES: dict[str, str] = {
+    "schemas/thread.py": "the control state, its transition table and the fold: one file owns the state",
+}
+"""Path and the reason why it is not two modules."""
+MACHINE_PATH = re.compile(r"(?<![\w./-])/(?:work|root|home/(?!threadlog)\w+|Users)/")
+# Hosts from which packages come: whoever clones this has registries of their own.
+REGISTRY = re.compile(
+    r"\b(?:pypi|pythonhosted|npmjs|crates|maven|apache\.org/maven2|proxy\.golang)\.(?:org|io|com|net)\b"
+)
+
+
+@functools.cache
+def tracked() -> dict[str, str]:
+    """Path → text of what git tracks, or would if it were added."""
+    git = shutil.which("git")
+    if git is None or not (ROOT / ".git").exists():
+        pytest.skip("not a git work tree")
+    listed = subprocess.run(
+        [git, "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout.split("\0")
+    found = {}
+    for path in filter(None, listed):
+        with contextlib.suppress(UnicodeDecodeError, FileNotFoundError):
+            found[path] = (ROOT / path).read_text()
+    return found
+
+
+def machine_traces(files: Mapping[str, str]) -> list[str]:
+    return [
+        f"{path}:{number}: {found[0]}"
+        for path, text in files.items()
+        for number, line in enumerate(text.splitlines(), 1)
+        for found in [MACHINE_PATH.search(line) or REGISTRY.search(line)]
+        if found
+    ]
+
+
+def inhabited_inits(files: Mapping[str, str]) -> list[str]:
+    return [path for path, text in files.items() if Path(path).name == "__init__.py" and text.strip()]
+
+
+def long_modules(files: Mapping[str, str], excused: Mapping[str, str]) -> list[str]:
+    return [
+        f"{path}: {lines} lines"
+        for path, text in files.items()
+        if path.endswith(".py") and path not in excused and (lines := len(text.splitlines())) > MODULE_LINES_MAX
+    ]
+
+
+def naked_ignores(files: Mapping[str, str]) -> list[str]:
+    """`type: ignore` and `noqa` name what they silence, and why."""
+    naked = re.compile(r"#\s*(?:type:\s*ignore(?!\[)|noqa(?!:))")
+    return [
+        f"{path}:{number}"
+        for path, text in files.items()
+        if path.endswith(".py")
+        for number, line in enumerate(text.splitlines(), 1)
+        if naked.search(line)
+    ]
+
+
+def unknown_environment(files: Mapping[str, str], kinds: list[type[Settings]]) -> list[str]:
+    """Variables that deployment files set and no service reads."""
+    known = {f"THREADLOG_{name}".upper() for kind in kinds for name in kind.model_fields}
+    return [
+        f"{path}: {name}"
+        for path, text in files.items()
+        for name in sorted(set(re.findall(r"THREADLOG_[A-Z_]+", text)))
+        if name not in known
+    ]
+
+
+def test_no_file_knows_a_machine_or_a_registry() -> None:
+    # This file holds the examples.
+    assert (
+        machine_traces({path: text for path, text in tracked().items() if path != "tests/unit/test_repository.py"})
+        == []
+    )
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "see /root/x",
+        'open("/work/main/a")',
+        "/home/somebody/a",
+        "--index-url https://pypi.org/simple",
+        "files.pythonhosted.org",
+    ],
+)
+def test_a_trace_of_a_machine_is_found(line: str) -> None:
+    assert machine_traces({"a.txt": f"fine\n{line}\n"})
+
+
+@pytest.mark.parametrize("line", ["a/root/b", "GET /works", "network/", "/home/threadlog/x", "the working tree"])
+def test_other_text_is_no_trace(line: str) -> None:
+    assert machine_traces({"a.txt": line}) == []
+
+
+def test_packages_say_nothing() -> None:
+    assert inhabited_inits(tracked()) == []
+
+
+def test_a_package_that_says_something_is_found() -> None:
+    assert inhabited_inits({"a/__init__.py": "x = 1\n", "b/__init__.py": "\n"}) == ["a/__init__.py"]
+
+
+def test_no_module_is_long_without_a_reason() -> None:
+    assert long_modules(tracked(), LONG_MODULES) == []
+
+
+def test_excuses_are_needed() -> None:
+    needless = [path for path in LONG_MODULES if not long_modules({path: tracked().get(path, "")}, {})]
+    assert needless == []
+
+
+def test_a_long_module_is_found() -> None:
+    files = {"a.py": "x = 1\n" * (MODULE_LINES_MAX + 1), "b.py": "x = 1\n" * MODULE_LINES_MAX}
+    assert long_modules(files, {}) == [f"a.py: {MODULE_LINES_MAX + 1} lines"]
+
+
+def test_ignores_say_what_they_ignore() -> None:
+    assert naked_ignores(tracked()) == []
+
+
+def test_a_naked_ignore_is_found() -> None:
+    text = "a = 1  # type" + ": ignore\nb = 2  # no" + "qa\nc = 3  # type: ignore[misc]  # because\n"
+    assert naked_ignores({"a.py": text}) == ["a.py:1", "a.py:2"]
+
+
+def test_env_example_is_complete() -> None:
+    assert tracked().get(".env.example") == env_example(settings_classes()), "run `make env-example`"
+
+
+def test_compose_sets_what_services_read() -> None:
+    files = {
+        path: text for path, text in tracked().items() if path == "docker-compose.yml" or path.startswith("deploy/")
+    }
+    assert unknown_environment(files, settings_classes()) == []
+
+
+def test_a_variable_that_nobody_reads_is_found() -> None:
+    files = {"compose.yml": "THREADLOG_INSTANCE: a\nTHREADLOG_INSTANCES: b"}
+    assert unknown_environment(files, [Settings]) == ["compose.yml: THREADLOG_INSTANCES"]
+
+
+class Example(Settings):
+    model_config = SettingsConfigDict(env_prefix="THREADLOG_")
+
+    api_key: SecretStr = SecretStr("")
+    tools_max: int = Field(default=3, ge=1)
+    """How many
+    tools.
+    """
+    allowed: tuple[str, ...] = ("a", "b")
+    missing: str
+
+
+def test_env_example_shows_default_and_meaning() -> None:
+    assert env_example([Example]).splitlines()[-5:] == [
+        "THREADLOG_API_KEY=",
+        "# How many tools.",
+        "THREADLOG_TOOLS_MAX=3",
+        'THREADLOG_ALLOWED=["a", "b"]',
+        "THREADLOG_MISSING=",
+    ]
+
+
+def test_every_settings_class_is_found() -> None:
+    declared = {
+        node.name
+        for path, text in tracked().items()
+        if re.fullmatch(r"services/\w+/settings\.py", path)
+        for node in ast.parse(text).body
+        if isinstance(node, ast.ClassDef) and any("Settings" in ast.unparse(base) for base in node.bases)
+    }
+    assert {kind.__name__ for kind in settings_classes()} == declared
