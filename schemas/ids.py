@@ -109,3 +109,8 @@ def derive_command(tenant: str, principal: str, route: str, thread: str, idempot
 def derive_thread(tenant: str, principal: str, route: str, idempotency_key: str) -> ThreadId:
     """The id of a thread that a command with an idempotency key creates."""
     return ThreadId(derive("thread", tenant, principal, route, idempotency_key))
+
+
+def idempotency_key(key: ThreadKey, call: str) -> str:
+    """What a tool is given to recognise a call that it has seen: the same for every attempt of a call."""
+    return derive("idempotency", key.tenant, key.thread, call)

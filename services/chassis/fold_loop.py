@@ -1,0 +1,291 @@
+"""The frame of a service that follows threads: assigned partitions, records in log order, fold, act.
+
+States start from the projector's rows (`chassis.states`): active threads when a partition is assigned, idle ones when
+a record for them arrives. Records of a thread whose row is being read wait beside the loop; the loop itself never
+waits for a database. A record at or below a state's own offset is skipped, so a row newer than this reader does no
+harm. A position that went backwards is never trusted below what this reader has relied on.
+
+The service is told of each folded record at once (`on_record`), and after each batch which threads to act for
+(`on_batch`), once their partition has been read up to the end as of its assignment. It owns `Held.work`.
+"""
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Generic, Protocol, TypeVar
+
+import structlog
+
+from schemas.codec import Record, Unreadable, decode
+from schemas.ids import ThreadKey
+from schemas.state import NOTHING, ThreadState, is_active
+from schemas.thread import Verdict, fold
+from services.chassis.log import Incoming, Log, Reader, TopicPartition
+from services.chassis.states import StateStore, StatesUnavailableError
+
+log = structlog.get_logger()
+
+Work = TypeVar("Work")
+
+
+@dataclass(frozen=True, slots=True)
+class FoldLoopSettings:
+    poll_ms: int = 500
+    keys_per_load: int = 500
+    load_retry_seconds: float = 0.5
+    assign_wait_seconds: float = 20.0
+    """How long an assignment waits for the database before it reads the partition from its beginning."""
+    stale_wait_seconds: float = 30.0
+    """How long a thread waits for a store that fell back behind what this reader relied on, before the partition is
+    scanned for it.
+    """
+    evict_every_seconds: float = 5.0
+    parked_records_max: int = 20_000
+    """Of one partition; beyond it the partition is paused until their threads are loaded."""
+
+
+@dataclass(slots=True, eq=False)
+class Held(Generic[Work]):
+    """One thread in memory."""
+
+    key: ThreadKey
+    partition: int
+    state: ThreadState
+    work: Work
+    from_start: bool
+    """Whether every record of the thread has passed `on_record`, so that what the service folds beside is whole."""
+    quarantined: str | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Partition(Generic[Work]):
+    number: int
+    relied_on: int
+    """No stored position below this is trusted: records below it were never read here, or have left memory."""
+    catch_up_to: int
+    whole: bool
+    """Read from its beginning: a thread that is not in memory and was not evicted has no earlier record."""
+    next_offset: int = 0
+    ready: bool = False
+    threads: dict[ThreadKey, Held[Work]] = field(default_factory=dict)
+    parked: dict[ThreadKey, list[Record]] = field(default_factory=dict)
+    parked_records: int = 0
+    paused: bool = False
+    evicted: bool = False
+    lost: bool = False
+
+
+class Follower(Protocol[Work]):
+    """The service's side of the frame. None of these may block or raise for a single thread's sake."""
+
+    def new_work(self) -> Work: ...
+
+    def on_record(self, held: Held[Work], before: ThreadState, record: Record, verdict: Verdict) -> None: ...
+
+    def on_batch(self, partition: Partition[Work], touched: Iterable[Held[Work]]) -> None:
+        """Act for these threads: their records of this batch are folded. Only for partitions that are ready."""
+
+    def on_ready(self, partition: Partition[Work]) -> None:
+        """The partition has been read up to its end as of the assignment."""
+
+    def on_lost(self, partition: Partition[Work]) -> None:
+        """Another member has the partition now: drop, or hand over, what runs for it."""
+
+    def may_evict(self, held: Held[Work]) -> bool: ...
+
+
+class FoldLoop(Generic[Work]):
+    def __init__(
+        self, log_: Log, store: StateStore, follower: Follower[Work], topic: str, settings: FoldLoopSettings
+    ) -> None:
+        self._log = log_
+        self._store = store
+        self._follower = follower
+        self._topic = topic
+        self._settings = settings
+        self._to_load = asyncio.Event()
+        self.partitions: dict[int, Partition[Work]] = {}
+        self.records_folded = 0
+
+    # Assignment (chassis.log.Rebalance)
+
+    async def assigned(self, partitions: frozenset[TopicPartition]) -> Mapping[TopicPartition, int]:
+        ends = await self._log.end_offsets(partitions)
+        begins = await self._log.begin_offsets(partitions)
+        starts = await asyncio.gather(*[self._start(tp, begins[tp], ends[tp]) for tp in sorted(partitions)])
+        return dict(starts)
+
+    async def _start(self, tp: TopicPartition, begin: int, end: int) -> tuple[TopicPartition, int]:
+        next_offset, states = await self._load_active(tp)
+        if next_offset > end:
+            log.warning("stored_position_beyond_end", partition=tp.partition, stored=next_offset, end=end)
+            next_offset, states = 0, {}
+        start = max(next_offset, begin)
+        partition: Partition[Work] = Partition(tp.partition, start, end, whole=next_offset == 0, next_offset=start)
+        for key, state in states.items():
+            self._hold(partition, key, state, from_start=False)
+        self.partitions[tp.partition] = partition
+        log.info("partition_assigned", partition=tp.partition, start=start, end=end, active=len(states))
+        return tp, start
+
+    async def _load_active(self, tp: TopicPartition) -> tuple[int, Mapping[ThreadKey, ThreadState]]:
+        tries = max(1, int(self._settings.assign_wait_seconds / self._settings.load_retry_seconds))
+        for _ in range(tries):
+            try:
+                stored = await self._store.load_active(tp.topic, tp.partition)
+            except StatesUnavailableError as error:
+                log.warning("states_unavailable", partition=tp.partition, error=str(error))
+                await asyncio.sleep(self._settings.load_retry_seconds)
+            else:
+                return stored.next_offset, stored.states
+        log.warning("partition_replayed_from_start", partition=tp.partition, reason="no database")
+        return 0, {}
+
+    async def revoked(self, partitions: frozenset[TopicPartition]) -> None:
+        for tp in sorted(partitions):
+            partition = self.partitions.pop(tp.partition, None)
+            if partition is not None:
+                partition.lost = True
+                self._follower.on_lost(partition)
+                log.info("partition_lost", partition=tp.partition)
+
+    # Reading
+
+    async def run(self, reader: Reader, stopping: asyncio.Event) -> None:
+        """Until `stopping` is set. Raises LogError when the log cannot be read any more."""
+        while not stopping.is_set():
+            batches = await reader.poll(self._settings.poll_ms)
+            for tp, records in batches:
+                partition = self.partitions.get(tp.partition)
+                if partition is not None:
+                    self._feed(partition, records)
+            self._mark_ready(reader)
+            self._apply_pauses(reader)
+            if batches:
+                reader.commit_soon({tp: records[-1].offset + 1 for tp, records in batches})
+
+    def _feed(self, partition: Partition[Work], records: Sequence[Incoming]) -> None:
+        touched: dict[ThreadKey, Held[Work]] = {}
+        for raw in records:
+            partition.next_offset = raw.offset + 1
+            record = decode(raw.key, raw.headers, raw.value, raw.offset, raw.timestamp_ms)
+            if isinstance(record, Unreadable):
+                continue
+            held = partition.threads.get(record.key)
+            if held is None:
+                held = self._hold_or_park(partition, record)
+                if held is None:
+                    continue
+            if self._fold(held, record):
+                touched[record.key] = held
+        if touched and partition.ready:
+            self._follower.on_batch(partition, touched.values())
+
+    def _fold(self, held: Held[Work], record: Record) -> bool:
+        before = held.state
+        if record.offset <= before.offset:
+            return False
+        held.state, verdict = fold(before, record)
+        self.records_folded += 1
+        self._follower.on_record(held, before, record, verdict)
+        return True
+
+    def _mark_ready(self, reader: Reader) -> None:
+        for partition in self.partitions.values():
+            if partition.ready:
+                continue
+            tp = TopicPartition(self._topic, partition.number)
+            if partition.next_offset >= partition.catch_up_to or reader.position(tp) >= partition.catch_up_to:
+                partition.ready = True
+                self._follower.on_ready(partition)
+
+    def _apply_pauses(self, reader: Reader) -> None:
+        for partition in self.partitions.values():
+            full = partition.parked_records > self._settings.parked_records_max
+            if full != partition.paused:
+                tps = [TopicPartition(self._topic, partition.number)]
+                (reader.pause if full else reader.resume)(tps)
+                partition.paused = full
+
+    # Threads that are not in memory
+
+    def _hold(self, partition: Partition[Work], key: ThreadKey, state: ThreadState, *, from_start: bool) -> Held[Work]:
+        held = Held(key, partition.number, state, self._follower.new_work(), from_start)
+        partition.threads[key] = held
+        return held
+
+    def _hold_or_park(self, partition: Partition[Work], record: Record) -> Held[Work] | None:
+        waiting = partition.parked.get(record.key)
+        if waiting is None and partition.whole and not partition.evicted:
+            return self._hold(partition, record.key, NOTHING, from_start=True)
+        if waiting is None:
+            partition.parked[record.key] = [record]
+            self._to_load.set()
+        else:
+            waiting.append(record)
+        partition.parked_records += 1
+        return None
+
+    async def run_loader(self) -> None:
+        """Reads the rows of threads whose records wait. Runs beside `run` until it is cancelled."""
+        while True:
+            await self._to_load.wait()
+            self._to_load.clear()
+            jobs = [self._load_parked(partition) for partition in list(self.partitions.values()) if partition.parked]
+            done = await asyncio.gather(*jobs)
+            if not all(done):
+                self._to_load.set()
+                await asyncio.sleep(self._settings.load_retry_seconds)
+
+    async def _load_parked(self, partition: Partition[Work]) -> bool:
+        """False where something has to be tried again."""
+        keys = list(partition.parked)[: self._settings.keys_per_load]
+        try:
+            stored = await self._store.load_threads(self._topic, partition.number, keys)
+        except StatesUnavailableError as error:
+            log.warning("states_unavailable", partition=partition.number, waiting=len(keys), error=str(error))
+            return False
+        if stored.next_offset < partition.relied_on:
+            log.warning(
+                "stored_position_went_back",
+                partition=partition.number,
+                stored=stored.next_offset,
+                relied_on=partition.relied_on,
+            )
+            return False
+        touched = [self._unpark(partition, key, stored.states.get(key)) for key in keys]
+        if partition.ready and not partition.lost:
+            self._follower.on_batch(partition, touched)
+        return not partition.parked
+
+    def _unpark(self, partition: Partition[Work], key: ThreadKey, state: ThreadState | None) -> Held[Work]:
+        records = partition.parked.pop(key)
+        partition.parked_records -= len(records)
+        held = self._hold(partition, key, state or NOTHING, from_start=state is None)
+        for record in records:
+            self._fold(held, record)
+        return held
+
+    # Memory
+
+    async def run_evictions(self) -> None:
+        """Idle states leave memory once the stored position has passed them; active ones never do."""
+        while True:
+            await asyncio.sleep(self._settings.evict_every_seconds)
+            for partition in list(self.partitions.values()):
+                await self._evict(partition)
+
+    async def _evict(self, partition: Partition[Work]) -> None:
+        idle = [held for held in partition.threads.values() if not is_active(held.state)]
+        if not idle:
+            return
+        try:
+            stored = await self._store.load_threads(self._topic, partition.number, ())
+        except StatesUnavailableError:
+            return
+        for held in idle:
+            stored_whole = held.state.offset < stored.next_offset
+            if stored_whole and not is_active(held.state) and self._follower.may_evict(held):
+                partition.threads.pop(held.key, None)
+                partition.evicted = True
+                partition.relied_on = max(partition.relied_on, held.state.offset + 1)

@@ -1,0 +1,46 @@
+"""The runtime's limits (DESIGN 12), and how a thread's own narrow them. All act before an append."""
+
+from dataclasses import dataclass
+
+from schemas.config import Config
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    steps_per_turn: int = 100
+    turn_seconds: int = 3_600
+    """Of work: time spent waiting for people does not count."""
+    parallel_calls: int = 8
+    model_tries: int = 3
+    retry_base_seconds: float = 1.0
+    retry_most_seconds: float = 60.0
+    approval_seconds: int = 86_400
+    dispatch_wait_seconds: int = 600
+    """How long a dispatched call may wait for an executor to claim it."""
+    client_tool_seconds: int = 86_400
+    deadline_grace_seconds: int = 60
+    """After a call's deadline, or a cancel, before the runtime gives up on its executor."""
+    calls_per_step: int = 64
+
+
+def narrowed(limits: Limits, config: Config) -> Limits:
+    own = config.limits
+    return Limits(
+        steps_per_turn=min(limits.steps_per_turn, own.steps_per_turn or limits.steps_per_turn),
+        turn_seconds=min(limits.turn_seconds, own.turn_seconds or limits.turn_seconds),
+        parallel_calls=min(limits.parallel_calls, own.parallel_calls or limits.parallel_calls),
+        model_tries=min(limits.model_tries, own.model_tries or limits.model_tries),
+        retry_base_seconds=limits.retry_base_seconds,
+        retry_most_seconds=limits.retry_most_seconds,
+        approval_seconds=limits.approval_seconds,
+        dispatch_wait_seconds=limits.dispatch_wait_seconds,
+        client_tool_seconds=limits.client_tool_seconds,
+        deadline_grace_seconds=limits.deadline_grace_seconds,
+        calls_per_step=limits.calls_per_step,
+    )
+
+
+def retry_delay_ms(limits: Limits, failures: int, retry_after_seconds: float | None) -> int:
+    """Exponential from `retry_base_seconds`, bounded; at least what the provider asked for, within the same bound."""
+    backoff = limits.retry_base_seconds * 2.0 ** min(failures, 16)
+    return int(1000 * min(limits.retry_most_seconds, max(backoff, retry_after_seconds or 0.0)))
