@@ -16,7 +16,7 @@ setup: $(INSTALLED) ## the environment in .venv, with the `threadlog` command in
 
 $(INSTALLED): requirements/dev.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "threadlog needs Python 3.11 or newer: make setup PYTHON=python3.12"; exit 1; }
-	@$(PYTHON) -c 'import ensurepip, venv' || { [ "$$(id -u)" = 0 ] && apt-get -qq update && apt-get -qq install -y python3-venv; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2> /dev/null || { [ "$$(id -u)" = 0 ] && apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y python3-venv > /dev/null; } || { echo "Install your system's package for venv, such as python3-venv."; exit 1; }
 	@test -x $(BIN)/pip || $(PYTHON) -m venv --clear .venv
 	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .

@@ -216,27 +216,27 @@ def _apt_get(program: str, *alternatives: list[str]) -> str:
     if sys.platform != "linux" or os.geteuid() != 0 or shutil.which("apt-get") is None:
         raise NoKafkaError(f"There is no usable `{program}` here; install it, or name a broker in {KAFKA_VARIABLE}.")
     sys.stderr.write(f"There is no usable {program} here: apt-get install {' '.join(alternatives[0])}\n")
-    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    subprocess.run(
-        ["apt-get", "-qq", "update"], env=environment, check=False, stdout=sys.stderr, timeout=INSTALL_SECONDS
-    )
+    apt_get = ["env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "-qq"]
+    reasons = []
     for packages in alternatives:
-        install = ["apt-get", "-qq", "install", "-y", "--no-install-recommends", *packages]
-        if subprocess.run(install, env=environment, check=False, stdout=sys.stderr, timeout=INSTALL_SECONDS).returncode:
-            continue
+        try:
+            _run([*apt_get, "update"], INSTALL_SECONDS)
+            _run([*apt_get, "install", "-y", "--no-install-recommends", *packages], INSTALL_SECONDS)
+        except NoKafkaError as error:
+            reasons.append(str(error))
         found = shutil.which(program)
         if found is not None:
             return found
-    raise NoKafkaError(f"apt-get could not install `{program}`; install it, or name a broker in {KAFKA_VARIABLE}.")
+    raise NoKafkaError(f"`{program}` cannot be installed; name a broker in {KAFKA_VARIABLE}. {' '.join(reasons)}")
 
 
 def _run(command: list[str], seconds: float) -> None:
     try:
         subprocess.run(command, check=True, capture_output=True, text=True, timeout=seconds)
     except subprocess.CalledProcessError as error:
-        raise NoKafkaError(f"{command[0]} failed: {error.stdout[-2000:]}{error.stderr[-2000:]}") from error
+        raise NoKafkaError(f"`{' '.join(command)}` failed: {error.stdout[-2000:]}{error.stderr[-2000:]}") from error
     except subprocess.TimeoutExpired as error:
-        raise NoKafkaError(f"{command[0]} took longer than {seconds:.0f} s.") from error
+        raise NoKafkaError(f"`{' '.join(command)}` took longer than {seconds:.0f} s.") from error
 
 
 async def _query(dsn: str, sql: str) -> object:
