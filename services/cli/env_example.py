@@ -1,7 +1,7 @@
 """Writes `.env.example`: every setting of every service, with its default and its meaning (`make env-example`).
 
-The meaning is the docstring below the field, or its `description`. A default that depends on the machine has no place
-in a settings class; one that a person must choose is written as an empty value.
+The meaning is the docstring below the field, or its `description`. What has no default is commented out: an empty
+variable would be an empty text, not nothing.
 """
 
 import ast
@@ -31,7 +31,7 @@ WIDTH = 118
 @dataclass(frozen=True, slots=True)
 class Setting:
     variable: str
-    default: str
+    default: str | None
     meaning: str
 
 
@@ -55,7 +55,7 @@ def own_settings(kind: type[Settings]) -> Iterator[Setting]:
         if name not in kind.model_fields:
             continue
         field = kind.model_fields[name]
-        default = "" if field.is_required() else _as_variable(field.get_default(call_default_factory=True))
+        default = None if field.is_required() else _as_variable(field.get_default(call_default_factory=True))
         yield Setting(f"{prefix}{name}".upper(), default, meanings.get(name) or field.description or "")
 
 
@@ -66,17 +66,17 @@ def env_example(kinds: Iterable[type[Settings]]) -> str:
         parts.append(f"\n# --- {of} ---\n")
         for setting in own_settings(kind):
             parts.extend(f"# {line}\n" for line in textwrap.wrap(setting.meaning, WIDTH))
-            parts.append(f"{setting.variable}={setting.default}\n")
+            parts.append(
+                f"# {setting.variable}=\n" if setting.default is None else f"{setting.variable}={setting.default}\n"
+            )
     return "".join(parts)
 
 
-def _as_variable(value: object) -> str:
-    """As pydantic-settings reads it back: texts as they are, everything else as JSON."""
+def _as_variable(value: object) -> str | None:
+    """As pydantic-settings reads it back: texts as they are, everything else as JSON, None by being absent."""
     plain = pydantic_core.to_jsonable_python(value.get_secret_value() if isinstance(value, SecretStr) else value)
     match plain:
-        case None:
-            return ""
-        case str():
+        case None | str():
             return plain
         case _:
             return json.dumps(plain)

@@ -186,8 +186,17 @@ def test_env_example_shows_default_and_meaning() -> None:
         "# How many tools.",
         "THREADLOG_TOOLS_MAX=3",
         'THREADLOG_ALLOWED=["a", "b"]',
-        "THREADLOG_MISSING=",
+        "# THREADLOG_MISSING=",
     ]
+
+
+@pytest.mark.parametrize("kind", settings_classes())
+def test_env_example_is_what_holds_without_it(kind: type[Settings], monkeypatch: pytest.MonkeyPatch) -> None:
+    without = kind()
+    for line in env_example(settings_classes()).splitlines():
+        if not line.startswith("#") and "=" in line:
+            monkeypatch.setenv(*line.split("=", 1))
+    assert kind() == without
 
 
 def test_every_settings_class_is_found() -> None:
