@@ -1,0 +1,64 @@
+"""The states that the projector keeps, read from the live generation of its views.
+
+One statement per load, so position and rows are of one snapshot.
+"""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Final
+
+import asyncpg
+import pydantic
+
+from schemas.ids import TenantId, ThreadId, ThreadKey
+from schemas.state import FOLD_VERSION, ThreadState, load_state
+from services.chassis.states import PartitionStates, StatesUnavailableError
+
+NOTHING_STORED: Final = PartitionStates(0, {})
+
+_NO_VIEWS = (asyncpg.UndefinedTableError, asyncpg.InvalidSchemaNameError)
+_AWAY = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError)
+
+
+class PostgresStates:
+    """A StateStore. Implements `services.chassis.states.StateStore`."""
+
+    def __init__(self, pool: asyncpg.Pool) -> None:
+        self._pool = pool
+        sql = Path(__file__).with_name("sql")
+        self._active = (sql / "states_active.sql").read_text()
+        self._of_threads = (sql / "states_of_threads.sql").read_text()
+
+    async def load_active(self, topic: str, partition: int) -> PartitionStates:
+        return await self._load(self._active, topic, partition)
+
+    async def load_threads(self, topic: str, partition: int, keys: Sequence[ThreadKey]) -> PartitionStates:
+        tenants, threads = [key.tenant for key in keys], [key.thread for key in keys]
+        return await self._load(self._of_threads, topic, partition, tenants, threads)
+
+    async def _load(self, query: str, *arguments: object) -> PartitionStates:
+        try:
+            rows = await self._pool.fetch(query, *arguments)
+        except _NO_VIEWS:
+            return NOTHING_STORED
+        except _AWAY as error:
+            raise StatesUnavailableError(f"the stored states cannot be read: {error!r}") from error
+        return _partition_states(rows)
+
+
+def _partition_states(rows: Iterable[asyncpg.Record]) -> PartitionStates:
+    next_offset, states = 0, {}
+    for fold_version, stored, tenant, thread, state in rows:
+        if fold_version != FOLD_VERSION or stored is None:
+            return NOTHING_STORED
+        next_offset = stored
+        if state is not None:
+            states[ThreadKey(TenantId(tenant), ThreadId(thread))] = _state(tenant, thread, state)
+    return PartitionStates(next_offset, states)
+
+
+def _state(tenant: str, thread: str, raw: str) -> ThreadState:
+    try:
+        return load_state(raw.encode())
+    except pydantic.ValidationError as error:
+        raise StatesUnavailableError(f"the stored state of {tenant}/{thread} is not one; rebuild the views") from error

@@ -1,0 +1,376 @@
+-- One generation of the views: tables in the schema that is first on the search path, empty.
+-- Readers use the views of the same names in the schema `views`. Each column is described in docs/views.md, which is
+-- made from the comments below. Times are those that the records carry, never those of writing.
+
+create table thread_states (
+    tenant text not null,
+    thread text not null,
+    topic text not null,
+    "partition" int not null,
+    "offset" bigint not null,
+    fold_version int not null,
+    active boolean not null,
+    quarantined text,
+    state json not null,
+    primary key (tenant, thread)
+) with (fillfactor = 70);
+create index thread_states_active on thread_states (topic, "partition") where active;
+
+comment on table thread_states is 'The folded control state of every key ever seen. For services, not for people.';
+comment on column thread_states."offset" is 'Of the last record that is in the state.';
+comment on column thread_states.fold_version is 'Of the fold that made the state; readers of another version fold the log themselves.';
+comment on column thread_states.active is 'Whether a service would act for the thread without a new record.';
+comment on column thread_states.quarantined is 'Why the views of this thread are not kept up: a record that the database refused. Its events and its state go on.';
+comment on column thread_states.state is 'As schemas.state.dump_state writes it; json, not jsonb, because the order of keys counts.';
+
+create table positions (
+    topic text not null,
+    "partition" int not null,
+    next_offset bigint not null,
+    owner text not null,
+    owner_epoch bigint not null,
+    cluster_id text not null,
+    updated_at timestamptz not null,
+    primary key (topic, "partition")
+) with (fillfactor = 50);
+
+comment on table positions is 'How far each partition of the log is in the views. Written in the transaction of the rows.';
+comment on column positions.next_offset is 'Offset of the first record that is not in the views.';
+comment on column positions.owner is 'The projector that writes this partition.';
+comment on column positions.owner_epoch is 'Goes up with every change of owner; a projector with an older one can no longer write.';
+comment on column positions.cluster_id is 'The Kafka cluster whose offsets these are.';
+comment on column positions.updated_at is 'Time of writing, by the database. The only such time in a generation.';
+
+create table threads (
+    tenant text not null,
+    thread text not null,
+    "partition" int not null,
+    status text not null,
+    title text,
+    labels jsonb not null,
+    archived boolean not null,
+    created_at timestamptz not null,
+    updated_at timestamptz not null,
+    seq bigint not null,
+    turn bigint,
+    last_turn bigint not null,
+    last_outcome text,
+    queued int not null,
+    waiting_calls int not null,
+    unknown_calls int not null,
+    config jsonb not null,
+    config_seq bigint not null,
+    lineage_kind text,
+    parent text,
+    parent_seq bigint,
+    parent_call text,
+    plan_version bigint,
+    primary key (tenant, thread)
+) with (fillfactor = 80);
+create index threads_created on threads (tenant, created_at, thread);
+
+comment on table threads is 'A row per thread that exists.';
+comment on column threads."partition" is 'Of thread-events, in which the thread''s records are.';
+comment on column threads.status is 'importing, active, closing or closed.';
+comment on column threads.title is 'Null where it has none.';
+comment on column threads.updated_at is 'Of the last record that took effect.';
+comment on column threads.seq is 'Of the last record, whatever its effect.';
+comment on column threads.turn is 'The open turn.';
+comment on column threads.last_turn is 'The last turn that was started; 0 where there was none.';
+comment on column threads.last_outcome is 'Of the last turn that ended.';
+comment on column threads.queued is 'Inputs that no turn or step has taken.';
+comment on column threads.waiting_calls is 'Calls that wait for an approval.';
+comment on column threads.unknown_calls is 'Calls of which is not known whether they ran.';
+comment on column threads.config is 'In force for the next turn.';
+comment on column threads.config_seq is 'Seq of the record that set it.';
+comment on column threads.lineage_kind is 'fork or child; null where the thread has no parent.';
+comment on column threads.parent is 'The thread it was forked from or works for.';
+comment on column threads.parent_seq is 'Seq in the parent up to which a fork shares its history, or at which a child was asked for.';
+comment on column threads.parent_call is 'The parent''s call whose result a child thread is.';
+comment on column threads.plan_version is 'Of the plan in force.';
+
+create table turns (
+    tenant text not null,
+    thread text not null,
+    turn bigint not null,
+    status text not null,
+    outcome text,
+    reason text,
+    inputs text[] not null,
+    model text not null,
+    agent_version text not null,
+    config_seq bigint not null,
+    base bigint not null,
+    started_seq bigint not null,
+    started_at timestamptz not null,
+    cancel_cause text,
+    cancelled_at timestamptz,
+    recoveries int,
+    steps bigint not null,
+    input_tokens bigint not null,
+    output_tokens bigint not null,
+    waited_ms bigint not null,
+    ended_seq bigint,
+    ended_at timestamptz,
+    unknown_calls text[],
+    primary key (tenant, thread, turn)
+) with (fillfactor = 80);
+
+comment on table turns is 'A row per turn: one user goal, from its input to one outcome.';
+comment on column turns.status is 'open, cancelling or ended.';
+comment on column turns.outcome is 'completed, aborted, failed or interrupted, once ended.';
+comment on column turns.reason is 'Why it ended so, where its end says so.';
+comment on column turns.inputs is 'Those that started it; steps list the steering inputs that they took.';
+comment on column turns.model is 'Of the configuration that the turn pinned.';
+comment on column turns.agent_version is 'Of the software that started it.';
+comment on column turns.config_seq is 'Seq of the record that set the pinned configuration.';
+comment on column turns.base is 'Seq of the last compaction, rewind or import before it; 0 where there was none.';
+comment on column turns.cancel_cause is 'user, limit, recovery, parent, interrupt or close.';
+comment on column turns.recoveries is 'How often another owner took it over; null where never.';
+comment on column turns.steps is 'Finished model calls.';
+comment on column turns.waited_ms is 'Time in which nothing could go on without a person; it counts against no limit.';
+comment on column turns.unknown_calls is 'Named by its end; resolved afterwards or not.';
+
+create table steps (
+    tenant text not null,
+    thread text not null,
+    turn bigint not null,
+    step bigint not null,
+    status text not null,
+    attempts bigint not null,
+    failures int not null,
+    inputs text[] not null,
+    model text not null,
+    owner text not null,
+    context_seq bigint not null,
+    context_items bigint not null,
+    context_hash text not null,
+    tools_hash text not null,
+    started_seq bigint not null,
+    started_at timestamptz not null,
+    attempt_at timestamptz not null,
+    error_kind text,
+    error text,
+    retriable boolean,
+    retry_at timestamptz,
+    finished_seq bigint,
+    finished_at timestamptz,
+    finished_attempt bigint,
+    stop_reason text,
+    response_id text,
+    calls int,
+    input_tokens bigint,
+    output_tokens bigint,
+    cached_tokens bigint,
+    reasoning_tokens bigint,
+    primary key (tenant, thread, turn, step)
+) with (fillfactor = 80);
+
+comment on table steps is 'A row per model call and its retries.';
+comment on column steps.status is 'open, failed, finished, or dropped where its turn ended before.';
+comment on column steps.attempts is 'How often it was started.';
+comment on column steps.failures is 'Attempts that failed; those that were handed over do not count.';
+comment on column steps.inputs is 'Steering inputs that it took.';
+comment on column steps.model is 'As the latest attempt asked for it.';
+comment on column steps.owner is 'The runtime that made the latest attempt.';
+comment on column steps.context_seq is 'Seq up to which the latest attempt had read the thread back.';
+comment on column steps.context_items is 'How many items the model was shown.';
+comment on column steps.context_hash is 'sha256 over the digests of the items that the model was shown.';
+comment on column steps.tools_hash is 'Hash of the tools that the model was offered.';
+comment on column steps.started_seq is 'Of the first attempt.';
+comment on column steps.started_at is 'Of the first attempt.';
+comment on column steps.attempt_at is 'When the latest attempt started.';
+comment on column steps.error_kind is 'Of the last failure, kept when a later attempt goes well.';
+comment on column steps.finished_attempt is 'Whose answer won; not always the latest.';
+comment on column steps.calls is 'How many tool calls the answer proposes.';
+
+create table tool_calls (
+    tenant text not null,
+    thread text not null,
+    call text not null,
+    turn bigint not null,
+    step bigint not null,
+    index int not null,
+    tool text not null,
+    args jsonb not null,
+    malformed text,
+    call_hash text not null,
+    status text not null,
+    outcome text,
+    effect text,
+    pool text,
+    proposed_seq bigint not null,
+    proposed_at timestamptz not null,
+    approval_reason text,
+    approval_requested_at timestamptz,
+    approval_expires_at timestamptz,
+    decision text,
+    decided_by text,
+    decided_at timestamptz,
+    decision_reason text,
+    attempts bigint not null,
+    lost_attempts int not null,
+    dispatched_at timestamptz,
+    deadline_at timestamptz,
+    timeout_ms bigint,
+    idempotency_key text,
+    claim uuid,
+    executor text,
+    started_at timestamptz,
+    lease_seconds bigint,
+    evidence text,
+    resolution text,
+    resolved_by text,
+    note text,
+    milliseconds bigint,
+    changes jsonb,
+    artifacts jsonb,
+    settled_seq bigint,
+    settled_at timestamptz,
+    settled_by uuid,
+    primary key (tenant, thread, call)
+) with (fillfactor = 80);
+create index tool_calls_for_people on tool_calls (tenant, status, thread, turn, step, index)
+    where status in ('waiting', 'unknown');
+
+comment on table tool_calls is 'A row per call that a model proposed. In the schema views it has a column more: result, from items.';
+comment on column tool_calls.call is 'turn.step.index.';
+comment on column tool_calls.args is 'In force: an approver may have edited them.';
+comment on column tool_calls.malformed is 'The arguments as the model wrote them where they are no JSON object.';
+comment on column tool_calls.call_hash is 'Of tool and arguments in force; what an approval is bound to.';
+comment on column tool_calls.status is 'proposed, waiting, approved, dispatched, running, repeatable, unknown or settled.';
+comment on column tool_calls.outcome is 'succeeded, failed, timed_out, cancelled, denied, expired, not_started or abandoned, once settled.';
+comment on column tool_calls.effect is 'pure, idempotent, reconcilable or unsafe, as the last dispatch said.';
+comment on column tool_calls.pool is 'Whose executors may claim it.';
+comment on column tool_calls.decision is 'approved, edited, denied or expired.';
+comment on column tool_calls.decided_by is 'The actor of the decision: user:…, policy:… or service:….';
+comment on column tool_calls.attempts is 'How often it was dispatched.';
+comment on column tool_calls.lost_attempts is 'Claimed attempts whose end nobody saw.';
+comment on column tool_calls.claim is 'Event id of the last claim that won.';
+comment on column tool_calls.executor is 'Who claimed it last.';
+comment on column tool_calls.evidence is 'Why the last lost attempt counts as lost.';
+comment on column tool_calls.resolution is 'What a person or the downstream said of an unknown call: succeeded, failed, again or abandoned.';
+comment on column tool_calls.milliseconds is 'How long the tool ran, as its executor measured it.';
+comment on column tool_calls.changes is 'Files that the call changed.';
+comment on column tool_calls.settled_seq is 'Of the record that settled it; its result is the item of that record.';
+comment on column tool_calls.settled_by is 'Event id of that record.';
+
+create table items (
+    tenant text not null,
+    thread text not null,
+    seq bigint not null,
+    part int not null,
+    kind text not null,
+    turn bigint,
+    step bigint,
+    place bigint,
+    content jsonb not null,
+    digest text not null,
+    input text,
+    call text,
+    dropped text,
+    rewound_at bigint,
+    compacted_at bigint,
+    primary key (tenant, thread, seq, part)
+) with (fillfactor = 80);
+
+comment on table items is 'What was said: messages, reasoning, calls, results and summaries, as history keeps them. The model sees those with a place that are neither dropped nor rewound nor compacted: the summary first, then by place, seq and part.';
+comment on column items.seq is 'Of the record that brought it.';
+comment on column items.part is 'Number within that record, from 0.';
+comment on column items.kind is 'message, reasoning, tool_call, tool_result, resolution or summary.';
+comment on column items.turn is 'Null for a message that waits, and for a summary.';
+comment on column items.place is 'Seq of the record that put it into the context; null for a message that waits.';
+comment on column items.content is 'As the model is shown it.';
+comment on column items.digest is 'sha256 over what the item is.';
+comment on column items.input is 'Id of the input that a user''s message is.';
+comment on column items.call is 'Of calls and their results.';
+comment on column items.dropped is 'Kind of the event by which a waiting message was withdrawn or discarded.';
+comment on column items.rewound_at is 'Seq of the rewind that took it out of the context.';
+comment on column items.compacted_at is 'Seq of the summary that stands for it.';
+
+create table usage (
+    tenant text not null,
+    thread text not null,
+    seq bigint not null,
+    kind text not null,
+    effect text not null,
+    turn bigint,
+    step bigint,
+    attempt bigint,
+    model text not null,
+    response_id text,
+    at timestamptz not null,
+    input_tokens bigint not null,
+    output_tokens bigint not null,
+    cached_tokens bigint not null,
+    reasoning_tokens bigint not null,
+    primary key (tenant, thread, seq)
+);
+create index usage_at on usage (tenant, at);
+
+comment on table usage is 'A row per response of a model and thread, also of one that lost its race: it was paid for all the same. The same response_id counts once.';
+comment on column usage.seq is 'Of the record that brought the response.';
+comment on column usage.kind is 'step or compaction.';
+comment on column usage.effect is 'applied, or superseded where another answer won.';
+comment on column usage.model is 'Of the configuration in force for it.';
+
+create table events (
+    tenant text not null,
+    thread text not null,
+    seq bigint not null,
+    "partition" int not null,
+    "offset" bigint not null,
+    id uuid not null,
+    type text not null,
+    time timestamptz not null,
+    actor text not null,
+    source text not null,
+    cause text,
+    data_hash text not null,
+    chain text not null,
+    effect text not null,
+    reason text,
+    data jsonb,
+    primary key (tenant, thread, seq)
+);
+-- For client commands that a state no longer remembers; a query must repeat the condition to use it.
+create index events_commands on events (tenant, thread, id) where actor like 'user:%';
+
+comment on table events is 'The log by thread and seq, with what each record came to.';
+comment on column events.seq is 'Number of the record within its thread, from 1 without gaps.';
+comment on column events."offset" is 'Of the record in its partition: its ordinal.';
+comment on column events.id is 'Event id; a record that came to nothing may share it with one that took effect.';
+comment on column events.type is 'Such as tool_call.finished; the whole CloudEvents type where it is not known.';
+comment on column events.time is 'As its producer wrote it; the broker''s where that cannot be read.';
+comment on column events.actor is 'user:…, service:…, policy:… or import:….';
+comment on column events.source is 'Service and instance that appended it.';
+comment on column events.cause is 'Id of the event that led to this one.';
+comment on column events.data_hash is 'sha256 of the value''s bytes.';
+comment on column events.chain is 'Hash chain of the thread up to here.';
+comment on column events.effect is 'applied, duplicate, superseded, rejected or ignored.';
+comment on column events.reason is 'Why it is not applied.';
+comment on column events.data is 'Null where the value cannot be decoded or stored.';
+
+create table dead_letters (
+    topic text not null,
+    "partition" int not null,
+    "offset" bigint not null,
+    tenant text,
+    thread text,
+    seq bigint,
+    reason text not null,
+    at timestamptz not null,
+    key bytea,
+    headers jsonb not null,
+    value bytea,
+    value_bytes bigint not null,
+    primary key (topic, "partition", "offset")
+);
+
+comment on table dead_letters is 'Records that could not be decoded or stored. Also on the topic thread-events-dlq.';
+comment on column dead_letters.tenant is 'Null where the key cannot be read.';
+comment on column dead_letters.seq is 'In its thread, where it has one.';
+comment on column dead_letters.at is 'The broker''s time of the record.';
+comment on column dead_letters.headers is 'Pairs of name and value; what is no text is replaced.';
+comment on column dead_letters.value is 'Its first bytes, up to a limit.';
+comment on column dead_letters.value_bytes is 'Its whole length.';
