@@ -54,6 +54,8 @@ class Held(Generic[Work]):
     work: Work
     from_start: bool
     """Whether every record of the thread has passed `on_record`, so that what the service folds beside is whole."""
+    loaded_seq: int
+    """Seq of the state that it came into memory with."""
     quarantined: str | None = None
 
 
@@ -210,7 +212,7 @@ class FoldLoop(Generic[Work]):
     # Threads that are not in memory
 
     def _hold(self, partition: Partition[Work], key: ThreadKey, state: ThreadState, *, from_start: bool) -> Held[Work]:
-        held = Held(key, partition.number, state, self._follower.new_work(), from_start)
+        held = Held(key, partition.number, state, self._follower.new_work(), from_start, state.seq)
         partition.threads[key] = held
         return held
 

@@ -62,8 +62,9 @@ class World:
     """Seq and chain of the last record that was read back."""
     context: Callable[[], Context | None]
     """The context that the next step would be asked with; None while the transcript is not loaded."""
-    check_arguments: Callable[[ToolSpec, dict[str, JsonValue]], str | None]
-    """Why the arguments do not fit the tool's schema, in a paragraph for the model; None where they do."""
+    arguments_problem: Callable[[ToolSpec, dict[str, JsonValue], str | None], str | None]
+    """Why the arguments, or what the model wrote in their place, do not fit the tool's schema, in a paragraph for the
+    model; None where they do."""
     calling: Calling | None = None
     taken_over: bool = False
     """Whether this process has just got the partition, and the thread with an open turn."""
@@ -364,9 +365,7 @@ def _why_refused(turn: Turn, call: Call, limits: Limits, world: World) -> tuple[
     if tool is None:
         names = ", ".join(tool.name for tool in offered) or "none"
         return "policy:catalog", f"There is no tool named {call.tool[:100]!r}. The tools are: {names}."
-    if call.malformed is not None:
-        return "policy:arguments", f"The arguments are not a JSON object: {call.malformed[:300]}"
-    complaint = world.check_arguments(tool, call.args)
+    complaint = world.arguments_problem(tool, call.args, call.malformed)
     return None if complaint is None else ("policy:arguments", complaint)
 
 

@@ -1,0 +1,47 @@
+"""The tool catalog, followed: the compacted topic `tool-catalog` read from its beginning."""
+
+import asyncio
+
+import pydantic
+import structlog
+
+from schemas.tools import Catalog, CatalogSource
+from schemas.topics import TOOL_CATALOG
+from services.chassis.log import Incoming, Log, TopicPartition
+
+log = structlog.get_logger()
+
+POLL_MS = 1_000
+
+
+class CatalogReader:
+    def __init__(self, log_: Log) -> None:
+        self._log = log_
+        self.catalog = Catalog()
+        self.ready = asyncio.Event()
+        """Set once the catalog has been read up to its end as of the start."""
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        tp = TopicPartition(TOOL_CATALOG.name, 0)
+        begin = (await self._log.begin_offsets([tp]))[tp]
+        end = (await self._log.end_offsets([tp]))[tp]
+        reader = await self._log.reader({tp: begin})
+        try:
+            while True:
+                if reader.position(tp) >= end:
+                    self.ready.set()
+                for _, records in await reader.poll(POLL_MS):
+                    for record in records:
+                        self._apply(record)
+        finally:
+            await reader.close()
+
+    def _apply(self, record: Incoming) -> None:
+        source = (record.key or b"").decode("utf-8", "replace")
+        try:
+            entry = None if record.value is None else CatalogSource.model_validate_json(record.value)
+        except pydantic.ValidationError as error:
+            log.warning("catalog_entry_refused", source=source, offset=record.offset, error=str(error)[:500])
+            return
+        self.catalog = self.catalog.with_source(source, entry)

@@ -1,0 +1,28 @@
+"""What the model sees: pure functions over the transcript."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from schemas.events import Context
+from schemas.transcript import Change, Item, Transcript, context_hash
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """The items of a context, and what a `step.started` records of them."""
+
+    items: Sequence[Item]
+    context: Context
+
+
+def window(transcript: Transcript, ahead: Sequence[Change], confirmed_seq: int) -> Window:
+    """The context as of the confirmed transcript and the changes that were decided ahead of their reading back.
+
+    `confirmed_seq` is the seq of the last record that was read back.
+    """
+    shown = transcript
+    if ahead:
+        shown = transcript.copy()
+        shown.apply(tuple(ahead))
+    items = shown.context()
+    return Window(items, Context(confirmed_seq=confirmed_seq, items=len(items), hash=context_hash(items)))

@@ -1,0 +1,554 @@
+"""The runtime's loop: it folds, decides ahead, appends, and calls models. The decisions are in `decide`.
+
+Each thread has the confirmed state (what was read back) and, while own events are under way, the state ahead of it.
+Decisions are made on the state ahead and go out as one batch. When a foreign record comes in between, the events under
+way are folded again after it; those that no longer fit are no-ops for every reader alike, and decide answers anew.
+A failed append takes its events out of the state ahead: should they have been stored all the same, they come back as
+records like any other, with the ids that a second try derives again.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable
+from dataclasses import dataclass, field
+from functools import partial
+
+import structlog
+from pydantic import JsonValue
+
+from schemas.canonical import call_hash as hash_of_call
+from schemas.canonical import canonical_json
+from schemas.codec import Encoded, Record, encode
+from schemas.errors import LimitError, ThreadlogError
+from schemas.events import (
+    AnswerItem,
+    AnswerReasoning,
+    AnswerText,
+    Confirmed,
+    Context,
+    Failure,
+    ProposedCall,
+    StepFailed,
+    StepFinished,
+    TurnRecovered,
+    Usage,
+)
+from schemas.progress import Delta as DeltaProgress
+from schemas.progress import Quarantine, encode_progress
+from schemas.state import ThreadState, is_active
+from schemas.thread import Verdict, fold
+from schemas.topics import THREAD_EVENTS, THREAD_PROGRESS
+from schemas.transcript import Change, Transcript, transcript_changes
+from services.chassis.catalog_reader import CatalogReader
+from services.chassis.clock import Clock
+from services.chassis.fold_loop import Held as HeldThread
+from services.chassis.fold_loop import Partition as AssignedPartition
+from services.chassis.log import Log, Outgoing, TopicPartition
+from services.chassis.storable import storable_json, storable_text
+from services.chassis.text_batch import TextBatch
+from services.chassis.timers import Timers
+from services.chassis.tool_arguments import ArgumentCheck
+from services.runtime.context import Window, window
+from services.runtime.decide import (
+    RUNTIME,
+    Append,
+    Calling,
+    CallModel,
+    Decision,
+    DropModelCall,
+    LoadTranscript,
+    LookAgain,
+    World,
+    decide,
+    offered_tools,
+)
+from services.runtime.limits import Limits, narrowed, retry_delay_ms
+from services.runtime.metrics import RuntimeMetrics
+from services.runtime.model import Delta, Model, ModelAnswer, ModelFailure, ModelRequest
+from services.runtime.scheduling import ModelSlots
+from services.runtime.transcripts import TranscriptStore, scan_transcript
+
+log = structlog.get_logger()
+
+DECISIONS_MAX = 1_000
+"""In one go for one thread; more is a decision that never comes to rest."""
+
+Spawn = Callable[[Coroutine[None, None, None], str], "asyncio.Task[None]"]
+
+
+@dataclass(slots=True, eq=False)
+class Pending:
+    """An own event under way."""
+
+    record: Record
+    changes: tuple[Change, ...]
+
+
+@dataclass(slots=True, eq=False)
+class Work:
+    """What the runtime keeps beside a thread's state."""
+
+    transcript: Transcript | None = None
+    """None while it is cold; `buffered` then keeps what came since the thread was taken into memory."""
+    buffered: list[tuple[int, tuple[Change, ...]]] = field(default_factory=list)
+    pending: list[Pending] = field(default_factory=list)
+    ahead: ThreadState | None = None
+    """The confirmed state with the pending events folded onto it; None where there are none."""
+    calling: Calling | None = None
+    task: "asyncio.Task[None] | None" = None
+    loading: bool = False
+    taken_over: bool = False
+    wake_at_ms: int | None = None
+
+
+Held = HeldThread[Work]
+Partition = AssignedPartition[Work]
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeIdentity:
+    instance: str
+    incarnation: str
+    agent_version: str
+
+    @property
+    def owner(self) -> str:
+        return f"{self.instance}/{self.incarnation}"
+
+    @property
+    def source(self) -> str:
+        return f"runtime/{self.instance}"
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeOptions:
+    limits: Limits
+    answer_bytes_max: int
+    append_retry_ms: int
+    delta_interval_ms: int
+
+
+class Runtime:
+    """A `Follower` of the fold loop."""
+
+    def __init__(
+        self,
+        *,
+        log_: Log,
+        clock: Clock,
+        timers: Timers,
+        catalog: CatalogReader,
+        model: Model,
+        slots: ModelSlots,
+        transcripts: TranscriptStore,
+        spawn: Spawn,
+        identity: RuntimeIdentity,
+        options: RuntimeOptions,
+        metrics: RuntimeMetrics,
+    ) -> None:
+        self._log = log_
+        self._clock = clock
+        self._timers = timers
+        self._catalog = catalog
+        self._model = model
+        self._slots = slots
+        self._transcripts = transcripts
+        self._spawn = spawn
+        self._identity = identity
+        self._options = options
+        self._metrics = metrics
+        self._arguments = ArgumentCheck()
+        self._stopping = False
+
+    # Follower
+
+    def new_work(self) -> Work:
+        return Work()
+
+    def on_record(self, held: Held, before: ThreadState, record: Record, verdict: Verdict) -> None:
+        work = held.work
+        if before.seq == 0 and held.from_start:
+            work.transcript = Transcript()
+        changes = transcript_changes(before, held.state, record, verdict)
+        if work.transcript is not None:
+            work.transcript.apply(changes)
+        elif changes:
+            work.buffered.append((held.state.seq, changes))
+        if work.pending:
+            self._confirm(held, record)
+
+    def on_batch(self, partition: Partition, touched: Iterable[Held]) -> None:
+        for held in touched:
+            self._advance(partition, held)
+
+    def on_ready(self, partition: Partition) -> None:
+        for held in list(partition.threads.values()):
+            if is_active(held.state):
+                turn = held.state.turn
+                step = turn.step if turn is not None else None
+                held.work.taken_over = step is not None and step.status == "open"
+                self._advance(partition, held)
+
+    def on_lost(self, partition: Partition) -> None:
+        for held in partition.threads.values():
+            self._hand_over(partition, held)
+
+    def may_evict(self, held: Held) -> bool:
+        return not held.work.pending and held.work.calling is None and not held.work.loading
+
+    def stop(self, partitions: Iterable[Partition]) -> None:
+        """Take no new decisions; hand over what runs."""
+        self._stopping = True
+        for partition in partitions:
+            self.on_lost(partition)
+
+    # Own events under way
+
+    def _confirm(self, held: Held, record: Record) -> None:
+        work = held.work
+        head = work.pending[0].record
+        if head.id == record.id and head.data_hash == record.data_hash:
+            del work.pending[0]
+            if not work.pending:
+                work.ahead = None
+        else:
+            self._fold_ahead_again(held)
+
+    def _fold_ahead_again(self, held: Held) -> None:
+        """After a foreign record, or a failed append."""
+        work = held.work
+        state = held.state
+        for pending in work.pending:
+            before = state
+            state, verdict = fold(before, pending.record)
+            pending.changes = transcript_changes(before, state, pending.record, verdict)
+        work.ahead = state if work.pending else None
+
+    def _appended(
+        self, partition: Partition, held: Held, sent: list[Pending], offsets: "asyncio.Future[object]"
+    ) -> None:
+        if offsets.cancelled() or offsets.exception() is None:
+            return
+        self._metrics.append_failures.inc()
+        log.warning("append_failed", thread=str(held.key), events=len(sent), error=str(offsets.exception()))
+        held.work.pending = [pending for pending in held.work.pending if pending not in sent]
+        self._fold_ahead_again(held)
+        self._look_again(partition, held, self._clock.now_ms() + self._options.append_retry_ms)
+
+    # Deciding
+
+    def _advance(self, partition: Partition, held: Held, first: Append | None = None) -> None:
+        """Decide until there is nothing more to append, and send it. What fails for one thread sets that one aside."""
+        if held.quarantined is not None or partition.lost or self._stopping:
+            return
+        try:
+            self._decide_ahead(partition, held, first)
+        except Exception as error:  # noqa: BLE001  # the edge of the loop: one thread's failure must not stop its partition
+            self._quarantine(partition, held, error)
+
+    def _decide_ahead(self, partition: Partition, held: Held, first: Append | None) -> None:
+        work = held.work
+        outgoing: list[Encoded] = []
+        decisions: list[Decision] = [] if first is None else [first]
+        for _ in range(DECISIONS_MAX):
+            if not decisions:
+                decisions = list(decide(held.key, work.ahead or held.state, self._clock.now_ms(), self._world(held)))
+            appends = [decision for decision in decisions if isinstance(decision, Append)]
+            for decision in decisions:
+                self._obey(partition, held, decision, outgoing, may_lose=decision is first)
+            if not appends:
+                break
+            decisions = []
+        else:
+            raise RuntimeError(f"{DECISIONS_MAX} decisions without coming to rest")
+        if outgoing:
+            self._send(partition, held, outgoing)
+
+    def _obey(
+        self, partition: Partition, held: Held, decision: Decision, outgoing: list[Encoded], *, may_lose: bool
+    ) -> None:
+        match decision:
+            case Append():
+                self._append(held, decision, outgoing, may_lose=may_lose)
+            case CallModel(calling):
+                self._call_model(partition, held, calling)
+            case DropModelCall():
+                self._drop_model_call(held.work)
+            case LoadTranscript():
+                self._load_transcript(partition, held)
+            case LookAgain(at_ms):
+                self._look_again(partition, held, at_ms)
+
+    def _world(self, held: Held) -> World:
+        work = held.work
+
+        def context() -> Context | None:
+            shown = self._window(held)
+            return None if shown is None else shown.context
+
+        return World(
+            owner=self._identity.owner,
+            agent_version=self._identity.agent_version,
+            catalog=self._catalog.catalog,
+            limits=self._options.limits,
+            confirmed=Confirmed(seq=held.state.seq, chain=held.state.chain),
+            context=context,
+            arguments_problem=self._arguments.problem,
+            calling=work.calling,
+            taken_over=work.taken_over,
+        )
+
+    def _window(self, held: Held) -> Window | None:
+        work = held.work
+        if work.transcript is None:
+            return None
+        ahead = [change for pending in work.pending for change in pending.changes]
+        return window(work.transcript, ahead, held.state.seq)
+
+    def _append(self, held: Held, decision: Append, outgoing: list[Encoded], *, may_lose: bool) -> None:
+        work = held.work
+        before = work.ahead or held.state
+        encoded = self._encode(held, decision)
+        after, verdict = fold(before, encoded.record)
+        if verdict.effect != "applied":
+            if may_lose:
+                self._metrics.answers_superseded.inc()
+                return
+            raise RuntimeError(f"decided a {encoded.record.kind} that does not fit: {verdict.reason}")
+        if isinstance(decision.event, TurnRecovered):
+            work.taken_over = False
+            self._metrics.takeovers.inc()
+        work.ahead = after
+        work.pending.append(Pending(encoded.record, transcript_changes(before, after, encoded.record, verdict)))
+        outgoing.append(encoded)
+        self._metrics.decisions.labels(encoded.record.kind).inc()
+
+    def _encode(self, held: Held, decision: Append) -> Encoded:
+        return encode(
+            held.key,
+            decision.event,
+            source=self._identity.source,
+            actor=decision.actor,
+            time_ms=self._clock.now_ms(),
+        )
+
+    def _send(self, partition: Partition, held: Held, outgoing: list[Encoded]) -> None:
+        key = held.key.to_bytes()
+        records = [Outgoing(key, encoded.value, encoded.headers, encoded.record.time_ms) for encoded in outgoing]
+        sent = held.work.pending[-len(outgoing) :]
+        offsets = self._log.appender.append(THREAD_EVENTS.name, partition.number, records)
+        offsets.add_done_callback(partial(self._appended, partition, held, sent))
+
+    def _look_again(self, partition: Partition, held: Held, at_ms: int) -> None:
+        work = held.work
+        if work.wake_at_ms is not None and work.wake_at_ms <= at_ms:
+            return
+        work.wake_at_ms = at_ms
+        self._timers.at(at_ms, partial(self._woken, partition, held, at_ms))
+
+    def _woken(self, partition: Partition, held: Held, at_ms: int) -> None:
+        if held.work.wake_at_ms == at_ms and partition.threads.get(held.key) is held:
+            held.work.wake_at_ms = None
+            self._advance(partition, held)
+
+    def _quarantine(self, partition: Partition, held: Held, error: Exception) -> None:
+        held.quarantined = f"{type(error).__name__}: {error}"[:500]
+        self._metrics.quarantined.inc()
+        log.error(
+            "thread_quarantined", thread=str(held.key), seq=held.state.seq, reason=held.quarantined, exc_info=error
+        )
+        self._drop_model_call(held.work)
+        report = encode_progress(Quarantine(reason=held.quarantined))
+        self._progress(partition, held, report)
+
+    def _progress(self, partition: Partition, held: Held, encoded: tuple[bytes, tuple[tuple[str, bytes], ...]]) -> None:
+        value, headers = encoded
+        outgoing = Outgoing(held.key.to_bytes(), value, headers, self._clock.now_ms())
+        self._log.appender.append_lossy(THREAD_PROGRESS.name, partition.number, [outgoing])
+
+    # Models
+
+    def _call_model(self, partition: Partition, held: Held, calling: Calling) -> None:
+        work = held.work
+        shown = self._window(held)
+        state = work.ahead or held.state
+        if shown is None or state.turn is None:
+            self._load_transcript(partition, held)
+            return
+        config = state.turn.config
+        request = ModelRequest(
+            model=config.model,
+            settings=config.model_settings,
+            instructions=config.instructions,
+            items=[item.content for item in shown.items],
+            tools=list(offered_tools(self._catalog.catalog, config)),
+        )
+        work.calling = calling
+        work.task = self._spawn(self._ask(partition, held, calling, request), f"model {held.key}")
+
+    async def _ask(self, partition: Partition, held: Held, calling: Calling, request: ModelRequest) -> None:
+        started_ms = self._clock.now_ms()
+        text = TextBatch(partial(self._emit_text, partition, held, calling), self._options.delta_interval_ms)
+        reasoning = TextBatch(partial(self._emit_reasoning, partition, held, calling), self._options.delta_interval_ms)
+
+        def emit(delta: Delta) -> None:
+            (reasoning if delta.kind == "reasoning" else text).add(delta.text)
+
+        answer: ModelAnswer | ModelFailure
+        try:
+            async with self._slots.slot(held.key.tenant) as slot:
+                answer = await self._model.answer(request, emit)
+                if isinstance(answer, ModelAnswer):
+                    slot.used(answer.usage.input_tokens + answer.usage.output_tokens)
+        except Exception as error:  # a bug in an adapter is a failed try, not a stuck turn
+            log.exception("model_adapter_failed", thread=str(held.key), model=request.model)
+            answer = ModelFailure(f"the model adapter failed: {type(error).__name__}: {error}", retriable=True)
+        reasoning.flush()
+        text.flush()
+        self._metrics.model_seconds.observe((self._clock.now_ms() - started_ms) / 1000)
+        self._answered(partition, held, calling, answer)
+
+    def _answered(self, partition: Partition, held: Held, calling: Calling, answer: ModelAnswer | ModelFailure) -> None:
+        work = held.work
+        if work.calling != calling:
+            return
+        work.calling, work.task = None, None
+        self._advance(partition, held, Append(self._step_end(held, calling, answer)))
+
+    def _step_end(self, held: Held, calling: Calling, answer: ModelAnswer | ModelFailure) -> StepFinished | StepFailed:
+        if isinstance(answer, ModelFailure):
+            self._metrics.model_failures.labels(str(answer.retriable).lower()).inc()
+            return self._step_failed(held, calling, answer)
+        try:
+            finished = step_finished(calling, answer)
+            size = len(canonical_json(finished.model_dump(mode="json", exclude_none=True)))
+            if size > self._options.answer_bytes_max:
+                raise LimitError(f"the answer has {size} bytes, {self._options.answer_bytes_max} are allowed")
+        except (ThreadlogError, ValueError) as error:
+            return self._step_failed(held, calling, ModelFailure(str(error), retriable=False))
+        self._metrics.tokens.labels("input").inc(answer.usage.input_tokens)
+        self._metrics.tokens.labels("output").inc(answer.usage.output_tokens)
+        return finished
+
+    def _step_failed(self, held: Held, calling: Calling, failure: ModelFailure) -> StepFailed:
+        turn = (held.work.ahead or held.state).turn
+        failures = turn.step.failures if turn is not None and turn.step is not None else 0
+        limits = self._options.limits if turn is None else narrowed(self._options.limits, turn.config)
+        delay_ms = retry_delay_ms(limits, failures, failure.retry_after_seconds)
+        return StepFailed(
+            turn=calling.turn,
+            step=calling.step,
+            attempt=calling.attempt,
+            started=calling.started,
+            error=Failure(kind="model", message=storable_text(failure.error)[:2_000]),
+            retriable=failure.retriable,
+            retry_at_ms=self._clock.now_ms() + delay_ms if failure.retriable else None,
+        )
+
+    def _emit_text(self, partition: Partition, held: Held, calling: Calling, text: str) -> None:
+        turn, step, attempt, _ = calling
+        delta = DeltaProgress(turn=turn, step=step, attempt=attempt, text=storable_text(text))
+        self._progress(partition, held, encode_progress(delta))
+
+    def _emit_reasoning(self, partition: Partition, held: Held, calling: Calling, text: str) -> None:
+        turn, step, attempt, _ = calling
+        delta = DeltaProgress(turn=turn, step=step, attempt=attempt, reasoning=storable_text(text))
+        self._progress(partition, held, encode_progress(delta))
+
+    def _drop_model_call(self, work: Work) -> None:
+        if work.task is not None:
+            work.task.cancel()
+        work.calling, work.task = None, None
+
+    def _hand_over(self, partition: Partition, held: Held) -> None:
+        """The next owner asks the model again at once, and the try does not count."""
+        calling = held.work.calling
+        self._drop_model_call(held.work)
+        if calling is None or held.quarantined is not None:
+            return
+        failed = StepFailed(
+            turn=calling.turn,
+            step=calling.step,
+            attempt=calling.attempt,
+            started=calling.started,
+            error=Failure(kind="handover", message=f"{self._identity.owner} handed the partition over"),
+            retriable=True,
+            handed_over=True,
+        )
+        encoded = self._encode(held, Append(failed, RUNTIME))
+        outgoing = Outgoing(held.key.to_bytes(), encoded.value, encoded.headers, encoded.record.time_ms)
+        self._log.appender.append(THREAD_EVENTS.name, partition.number, [outgoing])
+
+    # Transcripts
+
+    def _load_transcript(self, partition: Partition, held: Held) -> None:
+        if not held.work.loading:
+            held.work.loading = True
+            self._spawn(self._load(partition, held), f"transcript {held.key}")
+
+    async def _load(self, partition: Partition, held: Held) -> None:
+        work = held.work
+        try:
+            cold = await self._transcripts.load(held.key)
+            source = "items"
+            if cold is None or cold.seq < held.loaded_seq:
+                source = "scan"
+                tp = TopicPartition(THREAD_EVENTS.name, partition.number)
+                cold = await scan_transcript(self._log, tp, held.key, held.state.offset + 1)
+        except ThreadlogError as error:
+            log.warning("transcript_not_loaded", thread=str(held.key), error=str(error))
+            work.loading = False
+            self._look_again(partition, held, self._clock.now_ms() + self._options.append_retry_ms)
+            return
+        self._metrics.transcripts_loaded.labels(source).inc()
+        for seq, changes in work.buffered:
+            if seq > cold.seq:
+                cold.transcript.apply(changes)
+        work.transcript, work.buffered, work.loading = cold.transcript, [], False
+        self._advance(partition, held)
+
+
+def step_finished(calling: Calling, answer: ModelAnswer) -> StepFinished:
+    """The answer as an event. What JSON or Postgres cannot carry exactly is replaced so that it shows."""
+    items: list[AnswerItem] = []
+    for item in answer.items:
+        provider = None if item.provider is None else _object(item.provider)
+        if item.kind == "reasoning":
+            items.append(AnswerReasoning(text=storable_text(item.text), provider=provider))
+        else:
+            items.append(AnswerText(text=storable_text(item.text), provider=provider))
+    calls = []
+    for index, call in enumerate(answer.calls):
+        args = _object(call.args)
+        tool = storable_text(call.tool)
+        calls.append(
+            ProposedCall(
+                index=index,
+                tool=tool,
+                args=args,
+                call_hash=hash_of_call(tool, args),
+                provider_id=call.provider_id,
+                malformed=None if call.malformed is None else storable_text(call.malformed),
+            )
+        )
+    usage = answer.usage
+    return StepFinished(
+        turn=calling.turn,
+        step=calling.step,
+        attempt=calling.attempt,
+        started=calling.started,
+        items=tuple(items),
+        calls=tuple(calls),
+        stop_reason=answer.stop_reason,
+        usage=Usage(
+            input_tokens=usage.input_tokens,
+            output_tokens=usage.output_tokens,
+            cached_tokens=usage.cached_tokens,
+            reasoning_tokens=usage.reasoning_tokens,
+        ),
+        response_id=answer.response_id,
+    )
+
+
+def _object(value: object) -> dict[str, JsonValue]:
+    stored = storable_json(value)
+    return stored if isinstance(stored, dict) else {}

@@ -1,0 +1,70 @@
+"""Cold transcripts: from the `items` view where it is there, else out of the partition."""
+
+from collections.abc import Mapping
+from typing import NamedTuple, Protocol
+
+import asyncpg
+import orjson
+
+from schemas.ids import ThreadKey
+from schemas.state import NOTHING
+from schemas.thread import fold
+from schemas.transcript import Item, Transcript, transcript_changes
+from services.chassis.log import Log, TopicPartition
+from services.chassis.scan import scan
+from services.chassis.sql_files import SqlFiles
+
+
+class ColdTranscript(NamedTuple):
+    seq: int
+    """Of the last record that is in it."""
+    transcript: Transcript
+
+
+class TranscriptStore(Protocol):
+    async def load(self, key: ThreadKey) -> ColdTranscript | None:
+        """In one snapshot. None where there is no row of the thread or no database."""
+
+
+class PostgresTranscripts:
+    def __init__(self, pool: asyncpg.Pool, sql: SqlFiles) -> None:
+        self._pool = pool
+        self._sql = sql
+
+    async def load(self, key: ThreadKey) -> ColdTranscript | None:
+        try:
+            rows = await self._pool.fetch(self._sql["select_transcript"], key.tenant, key.thread)
+        except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, TimeoutError):
+            return None
+        if not rows:
+            return None
+        items = [_item(row) for row in rows if row["part"] is not None]
+        summary = max((item.seq for item in items if item.kind == "summary"), default=0)
+        dropped = {row["input"] for row in rows if row["dropped"] is not None}
+        return ColdTranscript(rows[0]["thread_seq"], Transcript(items, summary_seq=summary, dropped=dropped))
+
+
+def _item(row: Mapping[str, object]) -> Item:
+    content = row["content"]
+    return Item(
+        row["seq"],  # type: ignore[arg-type]  # the columns have the types of the fields
+        row["part"],  # type: ignore[arg-type]
+        row["kind"],  # type: ignore[arg-type]
+        row["turn"],  # type: ignore[arg-type]
+        row["step"],  # type: ignore[arg-type]
+        row["place"],  # type: ignore[arg-type]
+        orjson.loads(content) if isinstance(content, bytes | str) else {},
+        row["digest"],  # type: ignore[arg-type]
+        row["input"],  # type: ignore[arg-type]
+        row["call"],  # type: ignore[arg-type]
+    )
+
+
+async def scan_transcript(log: Log, tp: TopicPartition, key: ThreadKey, until: int) -> ColdTranscript:
+    """The transcript as of the offset `until`, which is left out."""
+    state, transcript = NOTHING, Transcript()
+    async for record in scan(log, tp, [key], until):
+        before = state
+        state, verdict = fold(before, record)
+        transcript.apply(transcript_changes(before, state, record, verdict))
+    return ColdTranscript(state.seq, transcript)

@@ -1,0 +1,466 @@
+"""The executor's loop: sees dispatched calls, claims them, runs them, says how they ended.
+
+What a state asks of this executor is asked in `claim`, on the confirmed state alone: this service decides nothing
+ahead. After each batch every touched thread is looked at once: attempts under way first, then calls to claim, then
+claims of others, whose leases it watches. It never waits for a tool: beyond its limits a call stays dispatched.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterable
+from dataclasses import dataclass, field
+from functools import partial
+
+import structlog
+
+from schemas.codec import Encoded, Unreadable, decode, encode
+from schemas.errors import LimitError
+from schemas.events import Event, FileChange, ToolCallFinished, ToolCallLost, ToolCallStarted
+from schemas.ids import derive_service_event, idempotency_key
+from schemas.progress import Heartbeat, Progress, ToolOutput, encode_progress
+from schemas.state import Call, ThreadState, is_active
+from schemas.thread import Verdict, fold
+from schemas.topics import THREAD_EVENTS, THREAD_PROGRESS
+from services.chassis.clock import Clock
+from services.chassis.fold_loop import Held as HeldThread
+from services.chassis.fold_loop import Partition as AssignedPartition
+from services.chassis.log import Incoming, Log, Outgoing, TopicPartition
+from services.chassis.storable import storable_json, storable_text
+from services.chassis.text_batch import TextBatch
+from services.chassis.timers import Timers
+from services.tool_executor.claim import (
+    Attempt,
+    before_running,
+    claimable,
+    claimed_by_others,
+    environment,
+    while_running,
+)
+from services.tool_executor.leases import Leases
+from services.tool_executor.metrics import ExecutorMetrics
+from services.tool_executor.output import text_result
+from services.tool_executor.tools import ToolEnd, ToolRequest, ToolRunner
+
+log = structlog.get_logger()
+
+EXECUTOR = "service:tool-executor"
+STRAY_POLL_MS = 500
+
+Spawn = Callable[[Coroutine[None, None, None], str], "asyncio.Task[None]"]
+
+
+@dataclass(slots=True, eq=False)
+class Run:
+    """An attempt of this process, from its claim until the call is settled."""
+
+    attempt: Attempt
+    tool: str
+    cancelled: asyncio.Event = field(default_factory=asyncio.Event)
+    started: bool = False
+    ended: bool = False
+    counted: bool = False
+    """Whether it takes a place under the limits."""
+
+
+@dataclass(slots=True, eq=False)
+class Work:
+    runs: dict[str, Run] = field(default_factory=dict)
+    watched: dict[str, str] = field(default_factory=dict)
+    """Claims of others whose lease is watched, by call."""
+
+
+Held = HeldThread[Work]
+Partition = AssignedPartition[Work]
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutorOptions:
+    instance: str
+    incarnation: str
+    pool: str
+    lease_seconds: int
+    calls_max: int
+    calls_per_tenant_max: int
+    calls_per_tool_max: int
+    append_retry_ms: int
+    output_interval_ms: int
+
+    @property
+    def executor(self) -> str:
+        return f"{self.instance}/{self.incarnation}"
+
+
+class Executor:
+    """A `Follower` of the fold loop."""
+
+    def __init__(
+        self,
+        *,
+        log_: Log,
+        clock: Clock,
+        timers: Timers,
+        leases: Leases,
+        tools: ToolRunner,
+        spawn: Spawn,
+        options: ExecutorOptions,
+        metrics: ExecutorMetrics,
+    ) -> None:
+        self._log = log_
+        self._clock = clock
+        self._timers = timers
+        self._leases = leases
+        self._tools = tools
+        self._spawn = spawn
+        self._options = options
+        self._metrics = metrics
+        self._stopping = False
+        self._running = 0
+        self._by_tenant: Counter[str] = Counter()
+        self._by_tool: Counter[str] = Counter()
+        self._waiting: dict[Held, Partition] = {}
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    # Follower
+
+    def new_work(self) -> Work:
+        return Work()
+
+    def on_record(self, held: Held, before: ThreadState, record: object, verdict: Verdict) -> None:
+        """Everything is read off the state after the batch."""
+
+    def on_batch(self, partition: Partition, touched: Iterable[Held]) -> None:
+        for held in touched:
+            self._look_at(partition, held)
+
+    def on_ready(self, partition: Partition) -> None:
+        for held in list(partition.threads.values()):
+            if is_active(held.state):
+                self._look_at(partition, held)
+
+    def on_lost(self, partition: Partition) -> None:
+        """What runs goes on, and the partition is read on for its sake, outside the group."""
+        strays = []
+        for held in partition.threads.values():
+            self._unwatch_all(held)
+            self._waiting.pop(held, None)
+            if any(run.started and not run.ended for run in held.work.runs.values()):
+                strays.append(held)
+        if strays and not self._stopping:
+            self._spawn(self._follow_strays(partition, strays), f"strays of partition {partition.number}")
+
+    def may_evict(self, held: Held) -> bool:
+        return not held.work.runs and not held.work.watched
+
+    # One thread
+
+    def _look_at(self, partition: Partition, held: Held) -> None:
+        """What fails for one thread sets that one aside."""
+        if held.quarantined is not None:
+            return
+        try:
+            self._tend_runs(partition, held)
+            if not partition.lost:
+                self._watch_others(partition, held)
+                self._claim_calls(partition, held)
+        except Exception as error:  # the edge of the loop: one thread's failure must not stop its partition
+            held.quarantined = f"{type(error).__name__}: {error}"[:500]
+            log.exception("thread_quarantined", thread=str(held.key), seq=held.state.seq, reason=held.quarantined)
+
+    def _tend_runs(self, partition: Partition, held: Held) -> None:
+        for name, run in list(held.work.runs.items()):
+            if run.started:
+                call = held.state.calls.get(name)
+                if run.ended and (call is None or call.settled or call.attempt != run.attempt.attempt):
+                    del held.work.runs[name]
+                elif not run.ended and while_running(held.state, run.attempt) == "stop":
+                    run.cancelled.set()
+                continue
+            match before_running(held.state, run.attempt, self._clock.now_ms()):
+                case "run":
+                    self._metrics.claims.labels("true").inc()
+                    self._start(partition, held, run)
+                case "never_ran":
+                    self._finish(partition, held, run, ToolEnd("not_started", None))
+                case "forget":
+                    self._metrics.claims.labels("false").inc()
+                    del held.work.runs[name]
+                    self._release(held, run)
+                case _:
+                    pass
+
+    def _claim_calls(self, partition: Partition, held: Held) -> None:
+        for call in held.state.calls.values():
+            self._deny_forgotten_claim(partition, held, call)
+        for call in claimable(held.state, self._options.pool):
+            run = held.work.runs.get(call.call)
+            if run is not None and run.attempt.attempt == call.attempt:
+                continue
+            if self._stopping or not self._has_room(held, call.tool):
+                if not self._stopping:
+                    self._waiting[held] = partition
+                    self._metrics.waiting.set(len(self._waiting))
+                return
+            self._claim(partition, held, call)
+
+    def _deny_forgotten_claim(self, partition: Partition, held: Held, call: Call) -> None:
+        """A claim of this very process that it does not know: its append was reported as failed, and was stored."""
+        mine = call.status == "running" and call.executor == self._options.executor
+        if mine and call.call not in held.work.runs and call.claim is not None:
+            never_ran = ToolCallFinished(call=call.call, attempt=call.attempt, claim=call.claim, outcome="not_started")
+            self._append(partition, held, [never_ran])
+
+    def _claim(self, partition: Partition, held: Held, call: Call) -> None:
+        started = self._started_event(call.call, call.attempt)
+        claim = derive_service_event(held.key, started.kind, call.call, call.attempt, started.executor)
+        attempt = Attempt(
+            call.call,
+            call.attempt,
+            claim,
+            call.effect == "pure",
+            self._clock.now_ms(),
+            1000 * self._options.lease_seconds,
+        )
+        run = Run(attempt, call.tool)
+        held.work.runs[call.call] = run
+        self._take(held, run)
+        if attempt.pure:
+            self._start(partition, held, run)
+        else:
+            offsets = self._append(partition, held, [started])
+            offsets.add_done_callback(partial(self._claim_appended, partition, held, run))
+
+    def _started_event(self, call: str, attempt: int) -> ToolCallStarted:
+        return ToolCallStarted(
+            call=call, attempt=attempt, executor=self._options.executor, lease_seconds=self._options.lease_seconds
+        )
+
+    def _claim_appended(
+        self, partition: Partition, held: Held, run: Run, offsets: "asyncio.Future[tuple[int, ...]]"
+    ) -> None:
+        if offsets.cancelled() or offsets.exception() is None or run.started:
+            return
+        self._metrics.append_failures.inc()
+        held.work.runs.pop(run.attempt.call, None)
+        self._release(held, run)
+        retry_ms = self._clock.now_ms() + self._options.append_retry_ms
+        self._timers.at(retry_ms, partial(self._look_at, partition, held))
+
+    # Running
+
+    def _start(self, partition: Partition, held: Held, run: Run) -> None:
+        call = held.state.calls[run.attempt.call]
+        run.started = True
+        request = ToolRequest(
+            tenant=held.key.tenant,
+            thread=held.key.thread,
+            call=call.call,
+            attempt=call.attempt,
+            tool=call.tool,
+            args=call.args,
+            idempotency_key=idempotency_key(held.key, call.call),
+            timeout_seconds=call.timeout_ms / 1000,
+            environment=environment(held.state.turn),
+        )
+        if not run.attempt.pure:
+            self._beat_later(partition, held, run)
+        self._spawn(self._run(partition, held, run, request), f"tool {call.tool} {held.key} {call.call}")
+
+    async def _run(self, partition: Partition, held: Held, run: Run, request: ToolRequest) -> None:
+        output = TextBatch(partial(self._emit_output, partition, held, run), self._options.output_interval_ms)
+        end = await self._tools.run(request, output.add, run.cancelled)
+        output.flush()
+        self._metrics.tool_seconds.observe(end.seconds)
+        if end.outcome == "cancelled" and not run.attempt.pure:
+            evidence = end.evidence or "killed midway, after its turn was cancelled"
+            end = ToolEnd("lost", end.result, evidence, end.changes, end.seconds)
+        self._finish(partition, held, run, end)
+
+    def _emit_output(self, partition: Partition, held: Held, run: Run, text: str) -> None:
+        attempt = run.attempt
+        output = ToolOutput(call=attempt.call, attempt=attempt.attempt, text=storable_text(text))
+        self._progress(partition, held, output)
+
+    def _beat_later(self, partition: Partition, held: Held, run: Run) -> None:
+        at_ms = self._clock.now_ms() + 1000 * self._options.lease_seconds // 3
+        self._timers.at(at_ms, partial(self._beat, partition, held, run))
+
+    def _beat(self, partition: Partition, held: Held, run: Run) -> None:
+        if run.ended:
+            return
+        attempt = run.attempt
+        self._progress(partition, held, Heartbeat(call=attempt.call, attempt=attempt.attempt, claim=attempt.claim))
+        self._beat_later(partition, held, run)
+
+    def _finish(self, partition: Partition, held: Held, run: Run, end: ToolEnd) -> None:
+        run.started = run.ended = True
+        self._release(held, run)
+        self._metrics.ends.labels(end.outcome).inc()
+        attempt = run.attempt
+        events: list[Event] = []
+        if attempt.pure:
+            events.append(self._started_event(attempt.call, attempt.attempt))
+        if end.outcome == "lost":
+            evidence = storable_text(end.evidence or "its end was not seen")[:2_000]
+            lost = ToolCallLost(call=attempt.call, attempt=attempt.attempt, claim=attempt.claim, evidence=evidence)
+            events.append(lost)
+        else:
+            events.append(
+                ToolCallFinished(
+                    call=attempt.call,
+                    attempt=attempt.attempt,
+                    claim=attempt.claim,
+                    outcome=end.outcome,
+                    result=storable_json(end.result),
+                    changes=tuple(FileChange.model_validate(change) for change in end.changes),
+                    milliseconds=int(1000 * end.seconds),
+                )
+            )
+        self._append_surely(partition, held, events)
+
+    def _append_surely(self, partition: Partition, held: Held, events: list[Event]) -> None:
+        """An end is appended until it is acknowledged: nobody else can say it. The ids make a repetition harmless."""
+        offsets = self._append(partition, held, events)
+        offsets.add_done_callback(partial(self._end_appended, partition, held, events))
+
+    def _end_appended(
+        self, partition: Partition, held: Held, events: list[Event], offsets: "asyncio.Future[tuple[int, ...]]"
+    ) -> None:
+        if offsets.cancelled() or offsets.exception() is None:
+            return
+        self._metrics.append_failures.inc()
+        log.warning("end_not_appended", thread=str(held.key), error=str(offsets.exception()))
+        retry_ms = self._clock.now_ms() + self._options.append_retry_ms
+        self._timers.at(retry_ms, partial(self._append_surely, partition, held, events))
+
+    def _append(self, partition: Partition, held: Held, events: list[Event]) -> "asyncio.Future[tuple[int, ...]]":
+        now = self._clock.now_ms()
+        key = held.key.to_bytes()
+        outgoing = []
+        for event in events:
+            try:
+                encoded = self._encode(held, event, now)
+            except LimitError as error:
+                encoded = self._encode(held, _without_result(event, str(error)), now)
+            outgoing.append(Outgoing(key, encoded.value, encoded.headers, now))
+        return self._log.appender.append(THREAD_EVENTS.name, partition.number, outgoing)
+
+    def _encode(self, held: Held, event: Event, now: int) -> Encoded:
+        source = f"tool-executor/{self._options.instance}"
+        return encode(held.key, event, source=source, actor=EXECUTOR, time_ms=now)
+
+    def _progress(self, partition: Partition, held: Held, progress: Progress) -> None:
+        value, headers = encode_progress(progress)
+        outgoing = Outgoing(held.key.to_bytes(), value, headers, self._clock.now_ms())
+        self._log.appender.append_lossy(THREAD_PROGRESS.name, partition.number, [outgoing])
+
+    # Limits
+
+    def _has_room(self, held: Held, tool: str) -> bool:
+        options = self._options
+        return (
+            self._running < options.calls_max
+            and self._by_tenant[held.key.tenant] < options.calls_per_tenant_max
+            and self._by_tool[tool] < options.calls_per_tool_max
+        )
+
+    def _take(self, held: Held, run: Run) -> None:
+        run.counted = True
+        self._running += 1
+        self._by_tenant[held.key.tenant] += 1
+        self._by_tool[run.tool] += 1
+        self._metrics.running.set(self._running)
+        self._idle.clear()
+
+    def _release(self, held: Held, run: Run) -> None:
+        if not run.counted:
+            return
+        run.counted = False
+        self._running -= 1
+        self._by_tenant[held.key.tenant] -= 1
+        self._by_tool[run.tool] -= 1
+        self._metrics.running.set(self._running)
+        if self._running == 0:
+            self._idle.set()
+        if self._waiting:
+            asyncio.get_running_loop().call_soon(self._offer_room)
+
+    def _offer_room(self) -> None:
+        waiting, self._waiting = self._waiting, {}
+        for held, partition in waiting.items():
+            self._look_at(partition, held)
+        self._metrics.waiting.set(len(self._waiting))
+
+    # Claims of others
+
+    def _watch_others(self, partition: Partition, held: Held) -> None:
+        others = {call.call: call for call in claimed_by_others(held.state, self._options.pool, self._options.executor)}
+        for name, claim in list(held.work.watched.items()):
+            if name not in others or others[name].claim != claim:
+                self._leases.unwatch(held.key, claim)
+                del held.work.watched[name]
+        for name, call in others.items():
+            if name in held.work.watched or call.claim is None:
+                continue
+            held.work.watched[name] = call.claim
+            lease_ms = 1000 * (call.lease_seconds or self._options.lease_seconds)
+            give_up = partial(self._claim_lost, partition, held, call)
+            self._leases.watch(held.key, call.claim, partition.number, lease_ms, give_up)
+
+    def _claim_lost(self, partition: Partition, held: Held, call: Call) -> None:
+        self._metrics.lost.inc()
+        evidence = f"{call.executor} showed no heartbeat for its lease of {call.lease_seconds} s"
+        lost = ToolCallLost(call=call.call, attempt=call.attempt, claim=call.claim, evidence=evidence)
+        self._append(partition, held, [lost])
+
+    def _unwatch_all(self, held: Held) -> None:
+        for claim in held.work.watched.values():
+            self._leases.unwatch(held.key, claim)
+        held.work.watched.clear()
+
+    # Leaving
+
+    async def _follow_strays(self, partition: Partition, strays: list[Held]) -> None:
+        """Read on for threads whose calls still run here, so that a cancel reaches them. It claims nothing."""
+        tp = TopicPartition(THREAD_EVENTS.name, partition.number)
+        by_key = {held.key.to_bytes(): held for held in strays}
+        reader = await self._log.reader({tp: partition.next_offset})
+        try:
+            while any(not run.ended for held in strays for run in held.work.runs.values() if run.started):
+                for _, records in await reader.poll(STRAY_POLL_MS):
+                    for record in records:
+                        held = by_key.get(record.key or b"")
+                        if held is not None:
+                            self._fold_stray(partition, held, record)
+        finally:
+            await reader.close()
+
+    def _fold_stray(self, partition: Partition, held: Held, raw: Incoming) -> None:
+        record = decode(raw.key, raw.headers, raw.value, raw.offset, raw.timestamp_ms)
+        if not isinstance(record, Unreadable) and record.offset > held.state.offset:
+            held.state, _ = fold(held.state, record)
+            self._look_at(partition, held)
+
+    async def drain(self, partitions: Iterable[Partition], seconds: float, kill_seconds: float) -> None:
+        """Claim nothing more and wait for what runs; what still runs then is killed."""
+        self._stopping = True
+        try:
+            async with asyncio.timeout(seconds):
+                await self._idle.wait()
+        except TimeoutError:
+            for partition in partitions:
+                for held in partition.threads.values():
+                    for run in held.work.runs.values():
+                        run.cancelled.set()
+            try:
+                async with asyncio.timeout(kill_seconds):
+                    await self._idle.wait()
+            except TimeoutError:
+                log.warning("calls_left_running", calls=self._running)
+
+
+def _without_result(event: Event, why: str) -> Event:
+    """An end whose result is over the record limit, with the reason in its place."""
+    if isinstance(event, ToolCallFinished):
+        return event.model_copy(update={"result": text_result(why, True), "changes": ()})
+    return event
