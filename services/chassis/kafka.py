@@ -1,0 +1,222 @@
+"""The log on Kafka. This module and its two halves, `kafka_producer` and `kafka_readers`, are the only ones that know
+aiokafka.
+
+What shapes it: round trips cost, Python does not. So there is one producer with an outbox per partition and one produce
+request in flight per broker, each reader has its own connection, and offsets are looked up on another one, because a
+broker answers the requests of a connection one after the other and a fetch may wait for records.
+"""
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, Self
+
+import structlog
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from aiokafka import TopicPartition as KafkaTopicPartition
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.coordinator.assignors.range import RangePartitionAssignor
+from aiokafka.errors import KafkaError
+from aiokafka.partitioner import murmur2
+
+from schemas.topics import TOPIC_RECORD_BYTES_MAX
+from services.chassis.kafka_producer import KafkaSender, log_error
+from services.chassis.kafka_readers import AssignedReader, GroupReader
+from services.chassis.log import NO_OFFSETS, LogError, LogUnavailableError, Reader, Rebalance, TopicPartition
+from services.chassis.log_metrics import LogCounts
+from services.chassis.outbox import Outboxes, OutboxLimits
+from services.chassis.settings import Settings
+
+BATCH_FRAME_BYTES = 1_024
+"""Kept free in the topics' record limit for the frame of a batch that holds one record of the largest size."""
+START_PAUSE_SECONDS = 0.25
+CLOSE_SECONDS = 5.0
+PARTITION_CACHE_KEYS = 65_536
+
+logger = structlog.get_logger()
+
+_murmur2 = lru_cache(maxsize=PARTITION_CACHE_KEYS)(murmur2)
+
+
+def partition_for(key: bytes, partition_count: int) -> int:
+    """As the default partitioner of Kafka's own client. The hash is pure Python, 5 µs, therefore cached."""
+    partition: int = (_murmur2(key) & 0x7FFF_FFFF) % partition_count
+    return partition
+
+
+class KafkaLog:
+    """Made by `KafkaLog.open`. `counts` are for the metrics."""
+
+    def __init__(self, settings: Settings, service: str, producer: AIOKafkaProducer, counts: LogCounts) -> None:
+        self._settings = settings
+        self._client_id = _client_id(settings, service)
+        self._producer = producer
+        self._sender = KafkaSender(producer)
+        self._readers: list[AssignedReader | GroupReader] = []
+        self._lookup: AIOKafkaConsumer | None = None
+        self._lookup_lock = asyncio.Lock()
+        self.counts = counts
+        limits = OutboxLimits(
+            batch_bytes_max=settings.outbox_batch_bytes_max,
+            queue_bytes_max=settings.outbox_queue_bytes_max,
+            lossy_bytes_max=settings.outbox_lossy_bytes_max,
+            record_bytes_max=TOPIC_RECORD_BYTES_MAX - BATCH_FRAME_BYTES,
+            delivery_timeout_seconds=settings.kafka_delivery_timeout_seconds,
+        )
+        self.appender = Outboxes(self._sender, limits, counts.outbox)
+
+    @classmethod
+    async def open(cls, settings: Settings, service: str, counts: LogCounts | None = None) -> Self:
+        """Wait for the broker up to `kafka_start_timeout_seconds`; LogUnavailableError when it does not answer."""
+        deadline = asyncio.get_running_loop().time() + settings.kafka_start_timeout_seconds
+        while True:
+            producer = AIOKafkaProducer(
+                bootstrap_servers=settings.kafka_bootstrap_servers,
+                client_id=_client_id(settings, service),
+                acks="all",
+                enable_idempotence=settings.kafka_idempotence,
+                linger_ms=0,
+                # The outbox sees to the size of batches; this only has to be above it, and above one largest record.
+                max_batch_size=2 * TOPIC_RECORD_BYTES_MAX,
+                request_timeout_ms=settings.kafka_request_timeout_ms,
+            )
+            try:
+                await producer.start()
+            except KafkaError as error:
+                await producer.stop()
+                if asyncio.get_running_loop().time() >= deadline:
+                    raise log_error(error, f"connect to {settings.kafka_bootstrap_servers}") from error
+                logger.warning("log_waits_for_broker", servers=settings.kafka_bootstrap_servers, error=str(error))
+                await asyncio.sleep(START_PAUSE_SECONDS)
+            else:
+                return cls(settings, service, producer, counts if counts is not None else LogCounts())
+
+    @property
+    def fatal(self) -> LogError | None:
+        return self._sender.fatal
+
+    async def group_reader(
+        self, topics: Sequence[str], group: str, rebalance: Rebalance, instance_id: str | None = None
+    ) -> Reader:
+        consumer = self._consumer(
+            group_id=group,
+            group_instance_id=instance_id,
+            # With the same topics for every member, range gives a member the same partition numbers of each.
+            partition_assignment_strategy=(RangePartitionAssignor,),
+            session_timeout_ms=self._settings.kafka_session_timeout_ms,
+            heartbeat_interval_ms=self._settings.kafka_heartbeat_interval_ms,
+        )
+        reader = GroupReader(
+            consumer,
+            self,
+            self._settings.kafka_poll_records_max,
+            rebalance,
+            self._settings.kafka_commit_interval_ms / 1000,
+            self.counts.count_failed_commit,
+        )
+        try:
+            async with asyncio.timeout(self._settings.kafka_start_timeout_seconds):
+                await reader.join(topics)
+        except (KafkaError, TimeoutError) as error:
+            await reader.close()
+            doing = f"join group {group} for {', '.join(topics)}"
+            if isinstance(error, KafkaError):
+                raise log_error(error, doing) from error
+            raise LogUnavailableError(f"{doing}: no assignment in time") from error
+        self._readers.append(reader)
+        return reader
+
+    async def reader(self, offsets: Mapping[TopicPartition, int] = NO_OFFSETS) -> Reader:
+        consumer = self._consumer()
+        reader = AssignedReader(consumer, self, self._settings.kafka_poll_records_max)
+        try:
+            await consumer.start()
+        except KafkaError as error:
+            await reader.close()
+            raise log_error(error, "open a reader") from error
+        reader.assign(offsets)
+        self._readers.append(reader)
+        return reader
+
+    async def partition_count(self, topic: str) -> int:
+        try:
+            return len(await self._producer.partitions_for(topic))
+        except KafkaError as error:
+            raise log_error(error, f"look up topic {topic}, which `threadlog topics apply` creates") from error
+
+    def partition_for(self, key: bytes, partition_count: int) -> int:
+        return partition_for(key, partition_count)
+
+    async def begin_offsets(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        lookup = await self._lookup_consumer()
+        return await self._offsets(lookup.beginning_offsets, tps)
+
+    async def end_offsets(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        lookup = await self._lookup_consumer()
+        return await self._offsets(lookup.end_offsets, tps)
+
+    async def cluster_id(self) -> str:
+        admin = AIOKafkaAdminClient(
+            bootstrap_servers=self._settings.kafka_bootstrap_servers,
+            client_id=self._client_id,
+            request_timeout_ms=self._settings.kafka_request_timeout_ms,
+        )
+        try:
+            await admin.start()
+            described = await admin.describe_cluster()
+        except KafkaError as error:
+            raise log_error(error, "ask for the cluster's id") from error
+        finally:
+            await admin.close()
+        return str(described.get("cluster_id") or "")
+
+    async def close(self) -> None:
+        for reader in self._readers:
+            await reader.close()
+        await self.appender.flush()
+        self.appender.close(LogError("the log is closed"))
+        await self._sender.close()
+        try:
+            async with asyncio.timeout(CLOSE_SECONDS):
+                await self._producer.stop()
+                if self._lookup is not None:
+                    await self._lookup.stop()
+        except (TimeoutError, KafkaError) as error:
+            logger.warning("log_close_failed", error=repr(error))
+
+    def _consumer(self, **group: Any) -> AIOKafkaConsumer:
+        settings = self._settings
+        return AIOKafkaConsumer(
+            bootstrap_servers=settings.kafka_bootstrap_servers,
+            client_id=self._client_id,
+            auto_offset_reset="none",
+            enable_auto_commit=False,
+            fetch_max_wait_ms=settings.kafka_fetch_max_wait_ms,
+            fetch_max_bytes=settings.kafka_fetch_bytes_max,
+            max_partition_fetch_bytes=TOPIC_RECORD_BYTES_MAX,
+            request_timeout_ms=settings.kafka_request_timeout_ms,
+            **group,
+        )
+
+    async def _lookup_consumer(self) -> AIOKafkaConsumer:
+        async with self._lookup_lock:
+            if self._lookup is None:
+                consumer = self._consumer()
+                try:
+                    await consumer.start()
+                except KafkaError as error:
+                    await consumer.stop()
+                    raise log_error(error, "look up offsets") from error
+                self._lookup = consumer
+            return self._lookup
+
+    async def _offsets(self, ask: Any, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        try:
+            offsets = await ask([KafkaTopicPartition(*tp) for tp in tps])
+        except KafkaError as error:
+            raise log_error(error, "look up offsets") from error
+        return {TopicPartition(*tp): offset for tp, offset in offsets.items()}
+
+
+def _client_id(settings: Settings, service: str) -> str:
+    return f"threadlog-{service}-{settings.instance}"
