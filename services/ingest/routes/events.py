@@ -1,0 +1,140 @@
+"""GET /v1/threads/{id}/events: a thread's records as a stream of server-sent events, or as a page of JSON."""
+
+from fastapi import APIRouter
+from pydantic import JsonValue
+from starlette.requests import Request
+from starlette.responses import Response
+
+from schemas.ids import ThreadId, ThreadKey
+from services.chassis.states import StatesUnavailableError
+from services.ingest.dependencies import authorized, dependencies
+from services.ingest.frames import fact_json
+from services.ingest.live import BehindError, CursorError, TooManyWatchesError
+from services.ingest.problems import (
+    BAD_CURSOR,
+    INVALID_REQUEST,
+    OVERLOADED,
+    VIEWS_BEHIND,
+    VIEWS_UNAVAILABLE,
+    Problem,
+    ProblemError,
+    ProblemType,
+)
+from services.ingest.settings import IngestSettings
+from services.ingest.stream import EventStream, StreamOptions
+
+EVENT_STREAM = "text/event-stream"
+SEQ_MAX = 2**53 - 1
+
+DESCRIPTION = """
+With `Accept: text/event-stream`, server-sent events: first the thread's records after the cursor, then what comes.
+Each fact has its seq as `id`, its type as `event`, and as `data` the record with what the fold made of it. `delta` and
+`tool_output` are live only and carry no id. `cut` is the last event of a stream that the server ends; its `after` is
+the cursor to come back with.
+
+Otherwise a page: `{"events": [...], "next_after": n, "end": bool}`; `end` says that the views hold nothing later yet.
+"""
+
+
+def _parameters() -> list[JsonValue]:
+    def parameter(place: str, name: str, schema: dict[str, JsonValue], description: str) -> JsonValue:
+        required = place == "path"
+        return {"in": place, "name": name, "required": required, "schema": schema, "description": description}
+
+    seq: dict[str, JsonValue] = {"type": "integer", "minimum": 0, "maximum": SEQ_MAX, "default": 0}
+    return [
+        parameter("path", "thread", {"type": "string"}, "Id of the thread."),
+        parameter("query", "after", seq, "The cursor: the seq of the last record that is already here."),
+        parameter("header", "Last-Event-ID", seq, "The same, as browsers send it; it goes before `after`."),
+        parameter("query", "until", {"enum": ["turn_end"]}, "Close the stream after the next turn.ended that applied."),
+        parameter("query", "effects", {"enum": ["applied"]}, "Leave out records that took no effect."),
+        parameter("query", "limit", {"type": "integer", "minimum": 1}, "Events of a page, up to a limit."),
+    ]
+
+
+_PAGE: dict[str, JsonValue] = {
+    "type": "object",
+    "required": ["events", "next_after", "end"],
+    "properties": {
+        "events": {"type": "array", "items": {"type": "object"}},
+        "next_after": {"type": "integer"},
+        "end": {"type": "boolean"},
+    },
+}
+
+router = APIRouter()
+
+
+@router.get(
+    "/v1/threads/{thread}/events",  # noqa: FAST003 - parsed by hand, see below
+    summary="Follow or page through a thread's events",
+    description=DESCRIPTION,
+    response_class=Response,
+    responses={200: {"content": {EVENT_STREAM: {}, "application/json": {"schema": _PAGE}}}},
+    # FastAPI's own parsing would cost more than everything else before the first event.
+    openapi_extra={"parameters": _parameters()},
+)
+async def events(request: Request) -> Response:
+    principal = await authorized(request, "threads:read")
+    deps = dependencies(request)
+    key = ThreadKey(principal.tenant, ThreadId(request.path_params["thread"]))
+    query = request.query_params
+    after = _cursor(request.headers.get("last-event-id") or query.get("after"))
+    applied_only = _choice(query.get("effects"), "effects", "applied")
+    until_turn_end = _choice(query.get("until"), "until", "turn_end")
+    limit = _limit(query.get("limit"), deps.settings)
+    await deps.known.require(key)
+    try:
+        if EVENT_STREAM in request.headers.get("accept", ""):
+            watch = await deps.watches.watch(key, after)
+            options = StreamOptions(
+                deps.settings.ingest_stream_heartbeat_seconds, deps.settings.ingest_stream_send_seconds
+            )
+            return EventStream(watch, options, applied_only=applied_only, until_turn_end=until_turn_end)
+        page = await deps.watches.history.page_of(key, after, limit, applied_only=applied_only)
+    except (CursorError, StatesUnavailableError, BehindError, TooManyWatchesError) as error:
+        raise ProblemError(Problem(_problem_type(error), f"{error}.")) from error
+    tail = f'],"next_after":{page.next_after},"end":{"true" if page.is_end else "false"}}}'
+    body = b'{"events":[' + b",".join([fact_json(record) for record in page.records]) + tail.encode()
+    return Response(body, media_type="application/json")
+
+
+def _problem_type(error: Exception) -> ProblemType:
+    match error:
+        case CursorError():
+            return BAD_CURSOR
+        case TooManyWatchesError():
+            return OVERLOADED
+        case BehindError():
+            return VIEWS_BEHIND
+        case _:
+            return VIEWS_UNAVAILABLE
+
+
+def _cursor(text: str | None) -> int:
+    if text is None:
+        return 0
+    if not (text.isascii() and text.isdigit() and len(text) <= 16 and int(text) <= SEQ_MAX):
+        raise ProblemError(Problem(BAD_CURSOR, f"A cursor is the seq of a record, 0 or more, not {text[:60]!r}."))
+    return int(text)
+
+
+def _limit(text: str | None, settings: IngestSettings) -> int:
+    if text is None:
+        return settings.ingest_page_default
+    if not (text.isascii() and text.isdigit() and len(text) <= 9 and 1 <= int(text) <= settings.ingest_page_max):
+        raise _invalid("limit", f"a number from 1 to {settings.ingest_page_max}", text)
+    return int(text)
+
+
+def _choice(text: str | None, name: str, choice: str) -> bool:
+    if text not in {None, choice}:
+        raise _invalid(name, f"{choice!r} or left out", text or "")
+    return text is not None
+
+
+def _invalid(name: str, expected: str, text: str) -> ProblemError:
+    errors: JsonValue = [{"place": f"query.{name}", "message": f"must be {expected}"}]
+    return ProblemError(
+        Problem(INVALID_REQUEST, f"{name} is {text[:60]!r}; it must be {expected}.", {"errors": errors})
+    )
