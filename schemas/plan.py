@@ -6,6 +6,7 @@ comes in force, tasks that it keeps by id go on with their status, and the other
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from graphlib import CycleError, TopologicalSorter
 from typing import Literal
 
 from schemas.events import Task, TaskStatus
@@ -41,21 +42,17 @@ class PlanState:
 
 def graph_problem(tasks: Sequence[Task]) -> str | None:
     """Why the tasks are no plan: an id twice, an unknown dependency, a cycle. None where they are one."""
-    waits_for = {task.id: set(task.depends_on) for task in tasks}
+    waits_for = {task.id: task.depends_on for task in tasks}
     if len(waits_for) < len(tasks):
         return "a task id occurs twice"
     for task in tasks:
         for needed in task.depends_on:
             if needed not in waits_for:
                 return f"task {task.id!r} depends on {needed!r}, which is no task of this plan"
-    while waits_for:
-        free = [task_id for task_id, waiting in waits_for.items() if not waiting]
-        if not free:
-            return f"tasks wait for each other: {', '.join(sorted(waits_for))}"[:300]
-        for done in free:
-            del waits_for[done]
-        for waiting in waits_for.values():
-            waiting.difference_update(free)
+    try:
+        TopologicalSorter(waits_for).prepare()
+    except CycleError as error:
+        return f"tasks wait for each other: {', '.join(reversed(error.args[1]))}"[:300]
     return None
 
 
