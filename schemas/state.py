@@ -75,7 +75,10 @@ class Call:
     lease_seconds: int | None = None
     executor: str | None = None
     lost_claims: int = 0
-    """Claimed attempts that were lost and are not known to have done nothing."""
+    """Claimed attempts that were lost, were not pure when they were dispatched, and are not known to have done nothing.
+    """
+    rewound: bool = False
+    """Left the model's context with its turn; what still comes of it is history."""
     outcome: Settled | None = None
     settled_by: str | None = None
     """Event id of what settled it."""
@@ -86,7 +89,7 @@ class Call:
 
     @property
     def may_have_run(self) -> bool:
-        return self.lost_claims > 0 and self.effect != "pure"
+        return self.lost_claims > 0
 
 
 @dataclass(frozen=True)
@@ -158,7 +161,7 @@ class ThreadState:
     archived: bool = False
     lineage: Lineage | None = None
     live: bool = False
-    """Whether anything but an import has taken effect since the last import."""
+    """Whether the conversation has gone on since the last import: with an input, a turn, a rewind or a compaction."""
     import_source: str | None = None
     base: int = 0
     compaction_requested: bool = False
@@ -203,7 +206,7 @@ def is_active(state: ThreadState) -> bool:
         or state.status == "closing"
         or (state.status == "active" and (state.compaction_requested or any(not item.held for item in state.queue)))
         or any(call.effect == "reconcilable" for call in unknown_calls(state))
-        or is_busy(state.plan)
+        or (state.status != "closed" and is_busy(state.plan))
     )
 
 

@@ -17,12 +17,14 @@ tests and the event reference iterate it.
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from hashlib import sha256
+from json import dumps
 from typing import Literal, NamedTuple, TypeAlias, TypeVar, cast
 
 import pydantic
+from pydantic import JsonValue
 
 from schemas import plan as plans
-from schemas.codec import Record, first_error
+from schemas.codec import Problem, Record, first_error
 from schemas.config import Config, merge_patch
 from schemas.events import (
     POOLS_WITHOUT_EXECUTOR,
@@ -61,6 +63,7 @@ from schemas.events import (
     ToolCallStarted,
     TurnCancelRequested,
     TurnEnded,
+    TurnOutcome,
     TurnRecovered,
     TurnStarted,
 )
@@ -98,6 +101,7 @@ class Folded(NamedTuple):
 APPLIED = Verdict("applied")
 DUPLICATE = Verdict("duplicate", "the same event took effect before")
 CONFLICT = Verdict("rejected", "conflict: the same command id with other content")
+NO_DATA = Problem(True, "the record has no data")
 NO_THREAD = Verdict("rejected", "no such thread")
 
 USER_PREFIX = "user:"
@@ -134,8 +138,6 @@ def fold_all(state: ThreadState, records: Iterable[Record]) -> tuple[ThreadState
 
 
 def _judge(s: ThreadState, record: Record) -> Verdict:
-    if record.problem is not None:
-        return _judge_broken(s, record)
     if not record.actor.startswith(USER_PREFIX):
         return _judge_event(s, record)
     remembered = s.commands.get(record.id)
@@ -146,10 +148,9 @@ def _judge(s: ThreadState, record: Record) -> Verdict:
     return verdict
 
 
-def _judge_broken(s: ThreadState, record: Record) -> Verdict:
-    problem = record.problem
-    if problem is None or problem.understood:
-        return Verdict("rejected", f"undecodable: {problem.reason if problem else ''}")
+def _judge_broken(s: ThreadState, record: Record, problem: Problem) -> Verdict:
+    if problem.understood:
+        return Verdict("rejected", f"undecodable: {problem.reason}")
     if record.kind not in s.ignored_types:
         s.ignored_types = (*s.ignored_types, record.kind)[-REMEMBERED_STARTS:]
     return Verdict("ignored", problem.reason)
@@ -158,7 +159,7 @@ def _judge_broken(s: ThreadState, record: Record) -> Verdict:
 def _judge_event(s: ThreadState, record: Record) -> Verdict:
     data = record.data
     if data is None:
-        return Verdict("rejected", "undecodable: the record has no data")
+        return _judge_broken(s, record, record.problem or NO_DATA)
     transition = TRANSITIONS[type(data)]
     if s.status == "none":
         return NO_THREAD if type(data) is not ThreadCreated else transition.handle(s, record, data)
@@ -203,26 +204,27 @@ def _import_started(s: ThreadState, r: Record, d: ThreadImportStarted) -> Verdic
 def _import_ended(s: ThreadState, r: Record, d: ThreadImportEnded) -> Verdict:
     if s.status != "importing":
         return Verdict("superseded", "no import is under way")
+    if s.import_source not in {None, d.source}:
+        return Verdict("superseded", "another import is under way")
     s.status = "active"
     _end_import(s, r)
     return APPLIED
 
 
 def _end_import(s: ThreadState, r: Record) -> None:
-    if s.turn is not None:
-        for call in unsettled_calls(s, s.turn.turn):
-            _put(s, replace(call, status="unknown"))
-        _end_turn(s, "interrupted", r.data_hash)
+    turn = s.turn
+    if turn is not None:
+        unfinished = unsettled_calls(s, turn.turn)
+        s.calls = s.calls | {call.call: replace(call, status="unknown") for call in unfinished}
+        _end_turn(s, turn, "interrupted", r.data_hash)
     s.queue = ()
     s.base, s.live, s.import_source = s.seq, False, None
 
 
 def _configured(s: ThreadState, r: Record, d: ThreadConfigured) -> Verdict:
-    if s.status == "closing" or s.config is None:
-        return Verdict("rejected", "the thread is closing")
-    merged = merge_patch(s.config.model_dump(mode="json"), d.patch)
+    before: JsonValue = s.config.model_dump(mode="json") if s.config is not None else {}
     try:
-        config = Config.model_validate(merged, strict=False)
+        config = Config.model_validate_json(dumps(merge_patch(before, d.patch)))
     except pydantic.ValidationError as error:
         return Verdict("rejected", f"the patched configuration is none: {first_error(error)}")
     s.config, s.config_seq = config, s.seq
@@ -258,7 +260,8 @@ def _rewound(s: ThreadState, r: Record, d: ThreadRewound) -> Verdict:
         return Verdict("rejected", f"turn {s.turn.turn} is open")
     if d.to_turn > s.last_turn:
         return Verdict("rejected", f"there is no turn {d.to_turn}")
-    s.base = s.seq
+    s.base, s.live = s.seq, True
+    s.calls = {name: replace(call, rewound=call.rewound or call.turn > d.to_turn) for name, call in s.calls.items()}
     return APPLIED
 
 
@@ -269,7 +272,7 @@ def _close_requested(s: ThreadState, r: Record, d: ThreadCloseRequested) -> Verd
         _end_import(s, r)
     s.status, s.queue, s.compaction_requested = "closing", (), False
     if s.turn is not None and s.turn.cancelling is None:
-        _cancel(s, "close", r.time_ms, discard=True)
+        _cancel(s, s.turn, "close", r.time_ms, discard=True)
     return APPLIED
 
 
@@ -286,7 +289,7 @@ def _closed(s: ThreadState, r: Record, d: ThreadClosed) -> Verdict:
 
 
 def _input_submitted(s: ThreadState, r: Record, d: InputSubmitted) -> Verdict:
-    if d.input in s.inputs:
+    if d.input in s.inputs or any(item.input == d.input for item in s.queue):
         return Verdict("duplicate", "this input id was submitted before")
     if s.status == "closing":
         return Verdict("rejected", "the thread is closing")
@@ -299,7 +302,7 @@ def _input_submitted(s: ThreadState, r: Record, d: InputSubmitted) -> Verdict:
     s.queue = (*released, QueuedInput(d.input, d.mode, s.seq, d.expected_turn))
     s.live = s.live or not r.actor.startswith(IMPORT_PREFIX)
     if d.mode == "interrupt" and s.turn is not None and s.turn.cancelling is None:
-        _cancel(s, "interrupt", r.time_ms, discard=False)
+        _cancel(s, s.turn, "interrupt", r.time_ms, discard=False)
     return APPLIED
 
 
@@ -356,7 +359,7 @@ def _turn_cancel_requested(s: ThreadState, r: Record, d: TurnCancelRequested) ->
         return Verdict("rejected", f"there is no turn {d.turn}")
     if s.turn.cancelling is not None:
         return Verdict("superseded", f"turn {d.turn} is being cancelled")
-    _cancel(s, d.reason, r.time_ms, discard=d.discard)
+    _cancel(s, s.turn, d.reason, r.time_ms, discard=d.discard)
     return APPLIED
 
 
@@ -376,7 +379,7 @@ def _turn_ended(s: ThreadState, r: Record, d: TurnEnded) -> Verdict:
     why = _why_not_ended(s, turn, d)
     if why is not None:
         return Verdict("superseded", why)
-    _end_turn(s, d.outcome, r.data_hash)
+    _end_turn(s, turn, d.outcome, r.data_hash)
     return APPLIED
 
 
@@ -399,25 +402,20 @@ def _why_not_ended(s: ThreadState, turn: Turn, d: TurnEnded) -> str | None:
     return None
 
 
-def _end_turn(s: ThreadState, outcome: Literal["completed", "aborted", "failed", "interrupted"], hash_: str) -> None:
-    turn = s.turn
-    if turn is None:
-        return
+def _end_turn(s: ThreadState, turn: Turn, outcome: TurnOutcome, data_hash: str) -> None:
     s.queue = tuple([item for item in s.queue if item.expected_turn != turn.turn])
-    s.turn, s.last_outcome, s.last_turn_hash = None, outcome, hash_
+    s.turn, s.last_outcome, s.last_turn_hash = None, outcome, data_hash
     s.calls = {name: call for name, call in s.calls.items() if not call.settled}
 
 
-def _cancel(s: ThreadState, cause: CancelCause, time_ms: int, *, discard: bool) -> None:
+def _cancel(s: ThreadState, turn: Turn, cause: CancelCause, time_ms: int, *, discard: bool) -> None:
     """The open turn is being cancelled: from here every call that is neither running nor unknown is settled."""
-    turn = s.turn
-    if turn is None:
-        return
     s.turn = replace(turn, cancelling=cause, cancelled_ms=time_ms)
-    for call in unsettled_calls(s, turn.turn):
-        if call.status in {"running", "unknown"}:
-            continue
-        _put(s, replace(call, status="unknown") if call.may_have_run else _settled(call, "cancelled", None))
+    s.calls = s.calls | {
+        call.call: replace(call, status="unknown") if call.may_have_run else _settled(call, "cancelled", None)
+        for call in unsettled_calls(s, turn.turn)
+        if call.status not in {"running", "unknown"}
+    }
     if discard:
         s.queue = tuple([item for item in s.queue if item.mode != "steer"])
     if cause == "recovery":
@@ -475,7 +473,7 @@ def _first_attempt(s: ThreadState, r: Record, d: StepStarted, turn: Turn) -> Ver
     return APPLIED
 
 
-def _why_no_answer(s: ThreadState, turn: int, step: int) -> Verdict | None:
+def _find_open_step(s: ThreadState, turn: int, step: int) -> tuple[Turn, Step] | Verdict:
     if s.turn is None or s.turn.turn != turn:
         return Verdict("superseded" if turn <= s.last_turn else "rejected", f"turn {turn} is not open")
     if step <= s.turn.steps:
@@ -484,17 +482,17 @@ def _why_no_answer(s: ThreadState, turn: int, step: int) -> Verdict | None:
         return Verdict("rejected", f"step {step} has not started")
     if s.turn.step.status != "open":
         return Verdict("superseded", f"step {step} has failed")
-    return None
+    return s.turn, s.turn.step
 
 
 def _step_finished(s: ThreadState, r: Record, d: StepFinished) -> Verdict:
-    turn = s.turn
-    if turn is not None and turn.follows == r.data_hash:
+    if s.turn is not None and s.turn.follows == r.data_hash:
         return DUPLICATE
-    why = _why_no_answer(s, d.turn, d.step)
-    if why is not None or turn is None or turn.step is None:
-        return why or NO_THREAD
-    if d.started not in turn.step.starts:
+    found = _find_open_step(s, d.turn, d.step)
+    if isinstance(found, Verdict):
+        return found
+    turn, step = found
+    if d.started not in step.starts:
         return Verdict("superseded", "it answers a start that did not take effect")
     if any(call.index != place for place, call in enumerate(d.calls)):
         return Verdict("rejected", "calls are numbered from 0 in their order")
@@ -526,16 +524,16 @@ def _step_finished(s: ThreadState, r: Record, d: StepFinished) -> Verdict:
 
 
 def _step_failed(s: ThreadState, r: Record, d: StepFailed) -> Verdict:
-    why = _why_no_answer(s, d.turn, d.step)
-    turn = s.turn
-    if why is not None or turn is None or turn.step is None:
-        return why or NO_THREAD
-    if d.started != turn.step.starts[-1] or d.attempt != turn.step.attempt:
+    found = _find_open_step(s, d.turn, d.step)
+    if isinstance(found, Verdict):
+        return found
+    turn, step = found
+    if d.started != step.starts[-1]:
         return Verdict("superseded", "a later attempt has started")
     failed = replace(
-        turn.step,
+        step,
         status="failed",
-        failures=turn.step.failures + (0 if d.handed_over else 1),
+        failures=step.failures + (0 if d.handed_over else 1),
         retriable=d.retriable,
         retry_at_ms=d.retry_at_ms,
         error=d.error.message,
@@ -650,6 +648,8 @@ def _dispatched(s: ThreadState, r: Record, d: ToolCallDispatched) -> Verdict:
         last=d.last,
         deadline_ms=d.deadline_ms,
         timeout_ms=d.timeout_ms,
+        lease_seconds=None,
+        executor=None,
     )
     if d.pool in POOLS_WITHOUT_EXECUTOR:
         dispatched = replace(dispatched, status="running", claim=r.id, claim_attempt=d.attempt, claimed_ms=r.time_ms)
@@ -699,12 +699,15 @@ def _finished(s: ThreadState, r: Record, d: ToolCallFinished) -> Verdict:
 
 
 def _claim_never_ran(s: ThreadState, r: Record, call: Call) -> Verdict:
+    """The executor that held the last claim says that it did nothing under it: the claim counts no more."""
+    unclaimed = replace(call, claim=None)
     if call.status == "running":
-        _put(s, _not_started(s, call, r.id))
+        _put(s, _not_started(s, unclaimed, r.id))
         return APPLIED
-    if call.lost_claims == 0 or call.claim_attempt != call.attempt:
+    if call.lost_claims == 0:
         return Verdict("superseded", f"the call is {call.status}")
-    _put(s, _not_started(s, replace(call, lost_claims=call.lost_claims - 1, claim=None), r.id))
+    unclaimed = replace(unclaimed, lost_claims=call.lost_claims - 1)
+    _put(s, unclaimed if call.status == "dispatched" else _not_started(s, unclaimed, r.id))
     return APPLIED
 
 
@@ -762,12 +765,12 @@ def _not_started(s: ThreadState, call: Call, by: str) -> Call:
 def _lost_claim(s: ThreadState, call: Call, by: str) -> Call:
     """After a claimed attempt whose end nobody saw."""
     over = _is_cancelling(s, call)
-    lost = replace(call, lost_claims=call.lost_claims + 1)
-    if call.effect in {"pure", "idempotent"} and not over and not call.last:
-        return replace(lost, status="repeatable")
     if call.effect == "pure":
-        return _settled(lost, "cancelled" if over else "failed", by)
-    return replace(lost, status="unknown")
+        if over or call.last:
+            return _settled(call, "cancelled" if over else "failed", by)
+        return replace(call, status="repeatable")
+    repeatable = call.effect == "idempotent" and not over and not call.last
+    return replace(call, status="repeatable" if repeatable else "unknown", lost_claims=call.lost_claims + 1)
 
 
 def _settled(call: Call, outcome: Settled, by: str | None) -> Call:
@@ -786,6 +789,8 @@ def _compaction_requested(s: ThreadState, r: Record, d: ContextCompactionRequest
         return Verdict("rejected", f"the thread is {s.status}")
     if s.compaction_requested:
         return Verdict("superseded", "a compaction is asked for already")
+    if _has_open_step(s):
+        return Verdict("rejected", "a step is open; ask between steps")
     s.compaction_requested = True
     return APPLIED
 
@@ -797,10 +802,16 @@ def _compacted(s: ThreadState, r: Record, d: ContextCompacted) -> Verdict:
         return Verdict("superseded", "the base of the context has changed")
     if d.through_seq >= s.seq or d.through_seq < s.base:
         return Verdict("rejected", "a summary stands for items since the base and before itself")
-    if s.turn is not None and (s.turn.step is not None or unsettled_calls(s, s.turn.turn)):
+    if _has_open_step(s) or (s.turn is not None and unsettled_calls(s, s.turn.turn)):
         return Verdict("rejected", "a step is open, or a call not settled")
     s.base, s.compaction_requested = s.seq, False
+    s.live = s.live or not r.actor.startswith(IMPORT_PREFIX)
     return APPLIED
+
+
+def _has_open_step(s: ThreadState) -> bool:
+    """A failed step is a boundary, too: where the context was too long for the model, a summary lets it try again."""
+    return s.turn is not None and s.turn.step is not None and s.turn.step.status == "open"
 
 
 def _plan_proposed(s: ThreadState, r: Record, d: PlanProposed) -> Verdict:
@@ -931,6 +942,6 @@ TRANSITIONS: Mapping[type[Event], Transition] = {
     PlanApproved: _row(_plan_approved, "ingest, runtime, importer", "importer"),
     PlanRejected: _row(_plan_rejected, "ingest, runtime", "importer"),
     TaskUpdated: _row(_task_updated, "runtime, importer", "importer"),
-    ArtifactRecorded: _row(_recorded, "ingest, importer", "importer"),
+    ArtifactRecorded: _row(_recorded, "ingest, importer", "anyone", after_close=True),
     SkillLoaded: _row(_recorded, "runtime"),
 }
