@@ -43,10 +43,12 @@ class Item(NamedTuple):
     """Number within the record, from 0."""
     kind: ItemKind
     turn: int | None
-    """None for a message that waits."""
+    """None for a message that waits. Of a summary: the last turn that it may speak of."""
     step: int | None
     place: int | None
-    """Where the item stands in the context: the seq of the record that put it there. None for one that waits."""
+    """Where the item stands in the context: the seq of the record that put it there. None for one that waits, and for
+    what came of a call after its turn was rewound.
+    """
     content: dict[str, JsonValue]
     """As the model port takes it, `kind` included."""
     digest: str
@@ -76,7 +78,9 @@ class InputDropped(NamedTuple):
 
 
 class Rewound(NamedTuple):
-    """Items of turns after `to_turn` leave the context."""
+    """Items of turns after `to_turn` leave the context, summaries that may speak of them too. What such a summary stood
+    for comes back.
+    """
 
     to_turn: int
     seq: int
@@ -130,8 +134,9 @@ def _own_changes(after: ThreadState, record: Record) -> list[Change]:
         case ThreadRewound() as data:
             return [Rewound(data.to_turn, after.seq)]
         case ContextCompacted() as data:
-            summary: dict[str, JsonValue] = {"kind": "summary", "text": data.summary}
-            item = Item(after.seq, 0, "summary", None, None, after.seq, summary, _digest(record, 0))
+            summary: dict[str, JsonValue] = {"kind": "summary", "text": data.summary, "through_seq": data.through_seq}
+            turn = after.last_turn or None
+            item = Item(after.seq, 0, "summary", turn, None, after.seq, summary, _digest(record, 0))
             return [Compacted(data.through_seq, after.seq), ItemAdded(item)]
         case _:
             return []
@@ -210,7 +215,9 @@ def _result_item(
         "outcome": call.outcome or "unknown",
         "content": _result_content(call, record),
     }
-    return Item(place, index, kind, call.turn, call.step, place, content, _digest(record, index), None, call.call)
+    digest = _digest(record, index)
+    seen_at = None if call.rewound else place
+    return Item(place, index, kind, call.turn, call.step, seen_at, content, digest, None, call.call)
 
 
 def _result_content(call: Call, record: Record) -> JsonValue:
@@ -257,8 +264,8 @@ class Transcript:
     """The items of one thread, in memory. `items` in order of seq and part, waiting ones among them."""
 
     items: list[Item] = field(default_factory=list)
-    compacted_through: int = 0
     summary_seq: int = 0
+    """Of the summary in force; 0 where there is none."""
     hidden: list[tuple[int, int]] = field(default_factory=list)
     """Rewinds: (to_turn, seq). Items of later turns that were placed before that seq are out of the context."""
     dropped: set[str] = field(default_factory=set)
@@ -277,8 +284,9 @@ class Transcript:
                     self.dropped.add(name)
                 case Rewound(to_turn, seq):
                     self.hidden.append((to_turn, seq))
-                case Compacted(through_seq, seq):
-                    self.compacted_through, self.summary_seq = through_seq, seq
+                    self.summary_seq = max([item.seq for item in self._summaries()], default=0)
+                case Compacted(seq=seq):
+                    self.summary_seq = seq
                 case CallEdited(call, args):
                     self._edit(call, args)
                 case _:
@@ -298,19 +306,31 @@ class Transcript:
                 self.items[place] = item._replace(content={**item.content, "args": args})
                 return
 
+    def _summaries(self) -> list[Item]:
+        return [item for item in self.items if item.kind == "summary" and not self._is_rewound(item)]
+
     def context(self) -> list[Item]:
         """What a model sees, in order: the summary first, then what came after it and was not rewound."""
-        shown = [item for item in self.items if item.place is not None and self._in_context(item)]
+        through_seq = next((_through_seq(item) for item in self._summaries() if item.seq == self.summary_seq), 0)
+        shown = [
+            item
+            for item in self.items
+            if (item.place or 0) > through_seq
+            and (item.kind != "summary" or item.seq == self.summary_seq)
+            and not self._is_rewound(item)
+        ]
         shown.sort(key=_context_order)
         return shown
 
-    def _in_context(self, item: Item) -> bool:
-        place = item.place or 0
-        if item.kind == "summary":
-            return item.seq == self.summary_seq
-        if place <= self.compacted_through:
-            return False
-        return all(item.turn is None or item.turn <= to_turn or place > seq for to_turn, seq in self.hidden)
+    def _is_rewound(self, item: Item) -> bool:
+        turn, place = item.turn or 0, item.place or 0
+        return any(turn > to_turn and place <= seq for to_turn, seq in self.hidden)
+
+
+def _through_seq(summary: Item) -> int:
+    through_seq = summary.content["through_seq"]
+    assert isinstance(through_seq, int)
+    return through_seq
 
 
 def _context_order(item: Item) -> tuple[bool, int, int, int]:
