@@ -50,7 +50,8 @@ class Settings(BaseSettings):
     topic_replication_factor: int = Field(default=1, ge=1)
 
     postgres_dsn: str = "postgresql://threadlog@127.0.0.1:5432/threadlog"
-    postgres_pool_min: int = Field(default=1, ge=0)
+    postgres_pool_min: int = Field(default=0, ge=0)
+    """With 0 a service starts while its database is away."""
     postgres_pool_max: int = Field(default=8, ge=1)
     postgres_command_timeout_seconds: float = Field(default=30, gt=0)
     postgres_connect_timeout_seconds: float = Field(default=5, gt=0)

@@ -1,0 +1,41 @@
+"""Connections to Postgres. `jsonb` goes in and out as the bytes of its JSON, so what is only passed on is not decoded."""
+
+import asyncpg
+
+JSONB_VERSION = b"\x01"
+"""What Postgres puts before the text in jsonb's binary format."""
+
+
+async def open_pool(
+    dsn: str,
+    *,
+    application_name: str,
+    size_min: int,
+    size_max: int,
+    command_timeout_seconds: float,
+    connect_timeout_seconds: float,
+) -> asyncpg.Pool:
+    """With `size_min` 0 nothing is connected yet, so a service starts while its database is away."""
+    return await asyncpg.create_pool(
+        dsn,
+        init=set_jsonb_codec,
+        min_size=size_min,
+        max_size=size_max,
+        command_timeout=command_timeout_seconds,
+        timeout=connect_timeout_seconds,
+        server_settings={"application_name": application_name},
+    )
+
+
+async def set_jsonb_codec(connection: asyncpg.Connection) -> None:
+    await connection.set_type_codec(
+        "jsonb", schema="pg_catalog", format="binary", encoder=_encode_jsonb, decoder=_decode_jsonb
+    )
+
+
+def _encode_jsonb(json: bytes) -> bytes:
+    return JSONB_VERSION + json
+
+
+def _decode_jsonb(stored: bytes) -> bytes:
+    return bytes(stored[1:])
