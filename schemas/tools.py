@@ -32,6 +32,13 @@ class ToolSpec(BaseModel):
     timeout_seconds: float = Field(default=120.0, gt=0)
     max_attempts: int = Field(default=3, ge=1)
 
+    def model_copy(self, *, update: Mapping[str, object] | None = None, deep: bool = False) -> Self:
+        """Without the hashes of the original, which pydantic would copy along."""
+        copied = super().model_copy(update=update, deep=deep)
+        for name in ("content_hash", "schema_hash"):
+            copied.__dict__.pop(name, None)
+        return copied
+
     @cached_property
     def content_hash(self) -> str:
         return sha256(_canonical(self.model_dump(mode="json"))).hexdigest()

@@ -43,26 +43,28 @@ log = structlog.get_logger()
 
 
 class Warden:
-    """Starts when the first group is watched, and again if it should be killed."""
+    """Starts when it is first needed, and again if it should be killed; it then learns all groups anew."""
 
     def __init__(self) -> None:
         self._process: asyncio.subprocess.Process | None = None
         self._groups: set[int] = set()
         self._starting = asyncio.Lock()
 
-    async def watch(self, group: int) -> None:
+    async def ready(self) -> None:
+        """Before each start of what shall be watched."""
+        if self._alive():
+            return
+        async with self._starting:
+            if not self._alive():
+                await self._start()
+
+    def watch(self, group: int) -> None:
         self._groups.add(group)
-        if not self._alive():
-            async with self._starting:
-                if not self._alive():
-                    await self._start()
-                    return
         self._tell(f"+ {group}\n")
 
     def forget(self, group: int) -> None:
         self._groups.discard(group)
-        if self._alive():
-            self._tell(f"- {group}\n")
+        self._tell(f"- {group}\n")
 
     async def close(self) -> None:
         """What is still watched is killed."""
@@ -92,8 +94,9 @@ class Warden:
 
     def _tell(self, lines: str) -> None:
         process = self._process
-        if process is not None and process.stdin is not None and not process.stdin.is_closing():
-            process.stdin.write(lines.encode())
+        if process is None or process.stdin is None or not self._alive() or process.stdin.is_closing():
+            return
+        process.stdin.write(lines.encode())
 
 
 ProcessOutcome: TypeAlias = Literal["exited", "timed_out", "cancelled", "not_spawned"]
@@ -143,6 +146,7 @@ async def _run(
     command: Command, warden: Warden, output: "_Output", writing: int, started: float, cancelled: asyncio.Event
 ) -> ProcessEnd:
     try:
+        await warden.ready()
         process = await asyncio.create_subprocess_exec(
             SHELL,
             "-c",
@@ -161,7 +165,7 @@ async def _run(
     os.close(writing)
     output.writer_closed = True
     try:
-        await warden.watch(process.pid)
+        warden.watch(process.pid)
         _let_go(process)
         outcome = await _wait(process, command.timeout_seconds, cancelled)
         if outcome != "exited":

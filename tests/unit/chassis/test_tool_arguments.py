@@ -1,0 +1,83 @@
+import pytest
+
+from schemas.tools import ToolSpec
+from services.chassis import tool_arguments
+from services.chassis.tool_arguments import ArgumentCheck, schema_problem
+
+SHELL = ToolSpec(
+    name="shell",
+    input_schema={
+        "type": "object",
+        "properties": {
+            "command": {"type": "string"},
+            "timeout": {"type": ["number", "null"]},
+            "options": {"type": "array", "items": {"type": "object", "properties": {"name": {"type": "string"}}}},
+            "any": True,
+        },
+        "required": ["command"],
+        "additionalProperties": False,
+    },
+)
+
+
+@pytest.fixture
+def check() -> ArgumentCheck:
+    return ArgumentCheck()
+
+
+def test_what_fits(check):
+    assert check.problem(SHELL, {"command": "ls", "timeout": None}) is None
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        ({}, ["`shell`", "'command' is a required property", "`command` (string) required", "Correct them"]),
+        ({"command": 5}, ["`command`: 5 is not of type 'string'"]),
+        ({"command": "ls", "colour": 1}, ["'colour' was unexpected"]),
+        ({"command": "ls", "options": [{}, {"name": 3}]}, ["`options[1].name`: 3 is not of type"]),
+        ({"command": "x" * 5, "timeout": "y" * 1_000}, ["…"]),
+    ],
+)
+def test_what_does_not_fit_is_said_in_one_paragraph(check, args, words):
+    problem = check.problem(SHELL, args)
+    assert "\n" not in problem
+    for word in words:
+        assert word in problem
+
+
+def test_many_problems_are_counted(check):
+    tool = ToolSpec(name="x", input_schema={"type": "object", "additionalProperties": {"type": "string"}})
+    problem = check.problem(tool, {f"p{n}": n for n in range(9)})
+    assert "; and 4 more." in problem
+
+
+def test_what_is_no_json_object(check):
+    problem = check.problem(SHELL, {}, malformed='{"command": "ls')
+    assert "not a JSON object" in problem
+    assert '{"command": "ls' in problem
+    assert "It takes no arguments." in check.problem(ToolSpec(name="x"), {}, malformed="nonsense")
+
+
+def test_a_broken_schema_lets_everything_pass(check):
+    assert check.problem(ToolSpec(name="x", input_schema={"type": "nonsense"}), {"a": 1}) is None
+    assert "nonsense" in schema_problem({"type": "nonsense"})
+    assert schema_problem({"type": "object"}) is None
+
+
+def test_a_reference_to_elsewhere_is_not_fetched(check):
+    tool = ToolSpec(name="x", input_schema={"$ref": "https://example.com/schema.json"})
+    assert check.problem(tool, {"a": 1}) is None
+
+
+def test_schemas_are_compiled_once_and_not_kept_for_ever(check, monkeypatch):
+    monkeypatch.setattr(tool_arguments, "VALIDATORS_MAX", 2)
+    for number in range(5):
+        schema = {"type": "object", "maxProperties": number}
+        assert (check.problem(ToolSpec(name="x", input_schema=schema), {"a": 1}) is None) == (number >= 1)
+        assert len(check._validators) <= 2
+
+
+def test_a_schema_that_names_no_properties_lists_none(check):
+    tool = ToolSpec(name="x", input_schema={"type": "object", "maxProperties": 0})
+    assert "It takes" not in check.problem(tool, {"a": 1})

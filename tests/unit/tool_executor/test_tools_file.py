@@ -1,0 +1,72 @@
+from pathlib import Path
+
+import pytest
+
+from services.tool_executor import tools_file
+from services.tool_executor.tools_file import ToolsFileError, parse_tools_file, read_tools_file
+
+ENVIRON = {"TOKEN": "secret", "HOST": "example.com"}
+
+
+def parsed(text: str):
+    return parse_tools_file(text, "tools.yaml", ENVIRON)
+
+
+def test_an_empty_file_offers_the_built_in_tools():
+    file = parsed("")
+    assert file.pool == "default"
+    assert file.builtin == ("shell", "read_file", "write_file", "apply_patch")
+    assert not file.mcp
+
+
+def test_the_example_in_its_docstring_is_valid():
+    example = tools_file.__doc__.split("\n\n")[1].replace("TRACKER_TOKEN", "TOKEN")
+    file = parsed("\n".join(line[4:] for line in example.splitlines()))
+    assert file.mcp["git"].bound_arguments == {"repo_path": "{cwd}"}
+    assert file.mcp["tracker"].headers == {"Authorization": "Bearer secret"}
+    assert file.tools["create_issue"].effect == "idempotent"
+    assert file.tools["delete_project"].enabled is False
+    assert file.sandbox.profile_widest == "workspace-write"
+
+
+def test_variables_are_filled_in():
+    file = parsed("mcp: {a: {url: 'https://${HOST}/mcp'}, b: {command: x, env: {T: '-${TOKEN}-'}}}")
+    assert file.mcp["a"].url == "https://example.com/mcp"
+    assert file.mcp["b"].env == {"T": "-secret-"}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("pool: [", "no YAML"),
+        ("[]", "the file: Input should be"),
+        ("pool: 'a b'", "pool: String should match"),
+        ("colour: red", "colour: Extra inputs"),
+        ("mcp: {a: {}}", "mcp.a: needs either `command` or `url`"),
+        ("mcp: {a: {command: x, url: y}}", "mcp.a: needs either"),
+        ("mcp: {a: {url: y, args: [z]}}", "mcp.a: `args`, `env` and `cwd` belong to a `command`"),
+        ("mcp: {a: {command: x, headers: {h: v}}}", "mcp.a: `headers` belong to a `url`"),
+        ("mcp: {'a b': {command: x}}", "mcp.a b"),
+        ("mcp: {a: {url: 'https://${NOWHERE}/'}}", "mcp.a.url: the environment has no NOWHERE"),
+        ("tools: {x: {effect: harmless}}", "tools.x.effect"),
+        ("tools: {x: {timeout_seconds: 0}}", "tools.x.timeout_seconds"),
+        ("builtin: [rm]", "builtin.0"),
+        ("sandbox: {enforcement: maybe}", "sandbox.enforcement"),
+    ],
+)
+def test_what_is_wrong_is_named_with_file_and_field(text, message):
+    with pytest.raises(ToolsFileError) as raised:
+        parsed(text)
+    assert str(raised.value).startswith("tools.yaml: ")
+    assert message in str(raised.value)
+
+
+def test_reading(tmp_path: Path, monkeypatch):
+    path = tmp_path / "tools.yaml"
+    with pytest.raises(ToolsFileError, match="cannot be read"):
+        read_tools_file(path, {})
+    path.write_text("pool: other")
+    assert read_tools_file(path, {}).pool == "other"
+    monkeypatch.setattr(tools_file, "FILE_BYTES_MAX", 5)
+    with pytest.raises(ToolsFileError, match="larger than 5"):
+        read_tools_file(path, {})
