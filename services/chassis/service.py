@@ -1,0 +1,48 @@
+"""What every service does around its own work: settings to logs, metrics, probes, log and database, and back down."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import asyncpg
+from prometheus_client import CollectorRegistry
+
+from services.chassis.kafka import KafkaLog
+from services.chassis.log_metrics import LogCollector, LogCounts
+from services.chassis.postgres import open_pool
+from services.chassis.probes import Check, Probes
+from services.chassis.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    log: KafkaLog
+    pool: asyncpg.Pool
+    registry: CollectorRegistry
+
+
+@asynccontextmanager
+async def surroundings(
+    settings: Settings, service: str, registry: CollectorRegistry, *, not_ready: Check
+) -> AsyncIterator[Surroundings]:
+    """Open to the end of the block. The database may be away: nothing is connected before it is needed."""
+    counts = LogCounts()
+    LogCollector(counts, registry)
+    log = await KafkaLog.open(settings, service, counts)
+    try:
+        pool = await open_pool(
+            settings.postgres_dsn,
+            application_name=f"threadlog-{service}",
+            size_min=0,
+            size_max=settings.postgres_pool_max,
+            command_timeout_seconds=settings.postgres_command_timeout_seconds,
+            connect_timeout_seconds=settings.postgres_connect_timeout_seconds,
+        )
+        probes = await Probes.start(settings.probes_host, settings.probes_port, registry, not_ready=not_ready)
+        try:
+            yield Surroundings(log, pool, registry)
+        finally:
+            await probes.close()
+            pool.terminate()
+    finally:
+        await log.close()

@@ -1,0 +1,78 @@
+import sys
+from functools import partial
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry
+
+from schemas.topics import THREAD_EVENTS
+from services.chassis.catalog_reader import CatalogReader
+from services.chassis.clock import SystemClock, draw_id
+from services.chassis.fold_loop import FoldLoop, FoldLoopSettings
+from services.chassis.lifecycle import Lifecycle, run_service
+from services.chassis.postgres_states import PostgresStates
+from services.chassis.service import surroundings
+from services.chassis.sql_files import SqlFiles
+from services.chassis.telemetry import configure_logging
+from services.chassis.timers import Timers
+from services.runtime.loop import Runtime, RuntimeIdentity, RuntimeOptions, Work
+from services.runtime.metrics import RuntimeMetrics
+from services.runtime.models import open_model
+from services.runtime.scheduling import ModelSlots
+from services.runtime.settings import RuntimeSettings
+from services.runtime.transcripts import PostgresTranscripts
+
+GROUP = "threadlog-runtime"
+
+
+async def serve(settings: RuntimeSettings, lifecycle: Lifecycle) -> None:
+    registry = CollectorRegistry()
+    ready = False
+    async with surroundings(
+        settings, "runtime", registry, not_ready=lambda: None if ready else "no partitions yet"
+    ) as around:
+        clock = SystemClock()
+        timers = Timers(clock)
+        catalog = CatalogReader(around.log)
+        runtime = Runtime(
+            log_=around.log,
+            clock=clock,
+            timers=timers,
+            catalog=catalog,
+            model=open_model(settings),
+            slots=ModelSlots(settings.runtime_model_calls_max, settings.runtime_model_calls_per_tenant_max),
+            transcripts=PostgresTranscripts(around.pool, SqlFiles(Path(__file__).with_name("sql"))),
+            spawn=lifecycle.spawn,
+            identity=RuntimeIdentity(settings.instance, draw_id()[:8], settings.runtime_agent_version),
+            options=RuntimeOptions(
+                limits=settings.limits(),
+                answer_bytes_max=settings.runtime_answer_bytes_max,
+                append_retry_ms=int(1000 * settings.runtime_append_retry_seconds),
+                delta_interval_ms=settings.runtime_delta_interval_ms,
+            ),
+            metrics=RuntimeMetrics.register(registry),
+        )
+        loop: FoldLoop[Work] = FoldLoop(
+            around.log, PostgresStates(around.pool), runtime, THREAD_EVENTS.name, FoldLoopSettings()
+        )
+        lifecycle.spawn(timers.run(), "timers")
+        lifecycle.spawn(catalog.run(), "catalog")
+        await catalog.ready.wait()
+        reader = await around.log.group_reader([THREAD_EVENTS.name], GROUP, loop, f"runtime-{settings.instance}")
+        ready = True
+        lifecycle.spawn(loop.run_loader(), "loader")
+        lifecycle.spawn(loop.run_evictions(), "evictions")
+        lifecycle.spawn(loop.run(reader, lifecycle.stopping), "fold loop")
+        await lifecycle.stopping.wait()
+        ready = False
+        runtime.stop(loop.partitions.values())
+        await around.log.appender.flush()
+
+
+def main() -> int:
+    settings = RuntimeSettings()
+    configure_logging(settings.log_format, "runtime", settings.instance, settings.log_level)
+    return run_service(partial(serve, settings), settings.drain_seconds)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,97 @@
+import asyncio
+import os
+import sys
+from functools import partial
+
+import structlog
+from prometheus_client import CollectorRegistry
+
+from schemas.topics import THREAD_EVENTS
+from services.chassis.catalog_reader import CatalogReader
+from services.chassis.clock import SystemClock, draw_id
+from services.chassis.fold_loop import FoldLoop, FoldLoopSettings
+from services.chassis.lifecycle import Lifecycle, run_service
+from services.chassis.postgres_states import PostgresStates
+from services.chassis.service import surroundings
+from services.chassis.telemetry import configure_logging
+from services.chassis.timers import Timers
+from services.tool_executor.assembly import assembled
+from services.tool_executor.leases import Leases
+from services.tool_executor.loop import Executor, ExecutorOptions, Work
+from services.tool_executor.metrics import ExecutorMetrics
+from services.tool_executor.publisher import Publisher
+from services.tool_executor.settings import ExecutorSettings
+from services.tool_executor.tools_file import ToolsFile, ToolsFileError, read_tools_file
+
+GROUP = "threadlog-tool-executor"
+
+
+async def serve(settings: ExecutorSettings, file: ToolsFile, lifecycle: Lifecycle) -> None:
+    registry = CollectorRegistry()
+    ready = False
+    async with surroundings(
+        settings, "tool-executor", registry, not_ready=lambda: None if ready else "no partitions yet"
+    ) as around:
+        clock = SystemClock()
+        timers = Timers(clock)
+        catalog = CatalogReader(around.log)
+        leases = Leases(around.log, clock, timers)
+        publisher = Publisher(around.log, clock, catalog)
+        assembly = assembled(settings, file, os.environ, publisher, lifecycle.spawn)
+        executor = Executor(
+            log_=around.log,
+            clock=clock,
+            timers=timers,
+            leases=leases,
+            tools=assembly.toolbox,
+            spawn=lifecycle.spawn,
+            options=ExecutorOptions(
+                instance=settings.instance,
+                incarnation=draw_id()[:8],
+                pool=file.pool,
+                lease_seconds=settings.executor_lease_seconds,
+                calls_max=settings.executor_calls_max,
+                calls_per_tenant_max=settings.executor_calls_per_tenant_max,
+                calls_per_tool_max=settings.executor_calls_per_tool_max,
+                append_retry_ms=int(1000 * settings.executor_append_retry_seconds),
+                output_interval_ms=settings.executor_output_interval_ms,
+            ),
+            metrics=ExecutorMetrics.register(registry),
+        )
+        loop: FoldLoop[Work] = FoldLoop(
+            around.log, PostgresStates(around.pool), executor, THREAD_EVENTS.name, FoldLoopSettings()
+        )
+        lifecycle.spawn(timers.run(), "timers")
+        lifecycle.spawn(catalog.run(), "catalog")
+        lifecycle.spawn(leases.run(), "leases")
+        assembly.start()
+        reader = await around.log.group_reader(
+            [THREAD_EVENTS.name], f"{GROUP}-{file.pool}", loop, f"tool-executor-{file.pool}-{settings.instance}"
+        )
+        ready = True
+        lifecycle.spawn(loop.run_loader(), "loader")
+        lifecycle.spawn(loop.run_evictions(), "evictions")
+        following = lifecycle.spawn(loop.run(reader, asyncio.Event()), "fold loop")
+        await lifecycle.stopping.wait()
+        ready = False
+        drain_seconds = max(0.0, settings.drain_seconds - settings.executor_kill_seconds)
+        await executor.drain(loop.partitions.values(), drain_seconds, settings.executor_kill_seconds)
+        following.cancel()
+        await around.log.appender.flush()
+        await assembly.warden.close()
+
+
+def main() -> int:
+    settings = ExecutorSettings()
+    configure_logging(settings.log_format, "tool-executor", settings.instance, settings.log_level)
+    try:
+        path = settings.executor_tools_file
+        file = ToolsFile() if path is None else read_tools_file(path, os.environ)
+    except ToolsFileError as error:
+        structlog.get_logger().error("tools_file_refused", error=str(error))
+        return 2
+    return run_service(partial(serve, settings, file), settings.drain_seconds)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,98 @@
+"""From the operator's file to tools that run: the sandbox, the built-in tools, the MCP servers, the catalog entries."""
+
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass
+
+import structlog
+
+from schemas.tools import CatalogSource, ToolSpec
+from services.tool_executor.builtin.apply_patch import ApplyPatchTool
+from services.tool_executor.builtin.echo import EchoTool
+from services.tool_executor.builtin.files import ReadFileTool, WriteFileTool
+from services.tool_executor.builtin.shell import ShellTool
+from services.tool_executor.catalog import McpTools, builtin_entry
+from services.tool_executor.mcp import McpServer
+from services.tool_executor.process import Warden
+from services.tool_executor.publisher import Publisher
+from services.tool_executor.sandbox import Sandbox, SandboxPolicy, find_bubblewrap
+from services.tool_executor.settings import ExecutorSettings
+from services.tool_executor.tools import Toolbox, ToolRunner
+from services.tool_executor.tools_file import ToolsFile
+
+log = structlog.get_logger()
+
+Spawn = Callable[[Coroutine[None, None, None], str], object]
+
+
+def sandbox_policy(settings: ExecutorSettings, file: ToolsFile) -> SandboxPolicy:
+    return SandboxPolicy(
+        root=(file.workspace_root or settings.executor_workspace_root).resolve(),
+        enforcement=file.sandbox.enforcement,
+        profile_default=file.sandbox.profile_default,
+        profile_widest=file.sandbox.profile_widest,
+        network=file.sandbox.network,
+        variables=file.variables,
+        variables_on_request=file.variables_on_request,
+        bubblewrap=find_bubblewrap(),
+    )
+
+
+@dataclass(slots=True)
+class Assembly:
+    file: ToolsFile
+    sandbox: Sandbox
+    warden: Warden
+    toolbox: Toolbox
+    publisher: Publisher
+    spawn: Spawn
+
+    def start(self) -> None:
+        """Offer the built-in tools now, and those of each MCP server whenever it is connected."""
+        specs: list[ToolSpec] = []
+        runners: dict[str, ToolRunner] = {}
+        for name in self.file.builtin:
+            spec, runner = self._builtin(name)
+            specs.append(spec)
+            runners[name] = runner
+        entry = builtin_entry(self.file.pool, specs, self.file.tools)
+        self._offer(entry, runners)
+        for server_name, config in self.file.mcp.items():
+            server = McpServer(
+                server_name, config, self.file.pool, self.file.tools, self.sandbox, self.warden, self._on_tools
+            )
+            self.spawn(server.serve(), f"mcp {server_name}")
+
+    def _builtin(self, name: str) -> tuple[ToolSpec, ToolRunner]:
+        match name:
+            case "shell":
+                shell = ShellTool(self.sandbox, self.warden)
+                return shell.spec, shell
+            case "read_file":
+                reading = ReadFileTool(self.sandbox)
+                return reading.spec, reading
+            case "write_file":
+                writing = WriteFileTool(self.sandbox)
+                return writing.spec, writing
+            case "apply_patch":
+                patching = ApplyPatchTool(self.sandbox)
+                return patching.spec, patching
+            case _:
+                echo = EchoTool()
+                return echo.spec, echo
+
+    def _on_tools(self, server: McpServer, tools: McpTools) -> None:
+        for name, reason in tools.left_out.items():
+            log.warning("tool_left_out", server=server.name, tool=name, reason=reason)
+        self._offer(tools.entry, dict.fromkeys(tools.server_names, server))
+
+    def _offer(self, entry: CatalogSource, runners: Mapping[str, ToolRunner]) -> None:
+        self.toolbox.put(runners)
+        self.spawn(self.publisher.publish(entry), f"publish {entry.source}")
+
+
+def assembled(
+    settings: ExecutorSettings, file: ToolsFile, environ: Mapping[str, str], publisher: Publisher, spawn: Spawn
+) -> Assembly:
+    policy = sandbox_policy(settings, file)
+    policy.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return Assembly(file, Sandbox(policy, environ), Warden(), Toolbox(), publisher, spawn)
