@@ -1,4 +1,4 @@
-"""Connections to Postgres. `jsonb` goes in and out as the bytes of its JSON, so what is only passed on is not decoded."""
+"""Connections to Postgres. `jsonb` goes in and out as the bytes of its JSON: what is only passed on is not decoded."""
 
 import asyncpg
 
