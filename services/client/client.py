@@ -1,0 +1,363 @@
+"""The Python client: submits, follows, and comes back by itself.
+
+Every command carries an Idempotency-Key, so that sending it again after a lost answer is safe, and is sent again while
+the service is away or busy. `follow` keeps the cursor: across any number of connections it yields each seq once, in
+order.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Final, NamedTuple, Self, TypeAlias, cast
+from urllib.parse import quote, urlencode
+
+import httpx2
+import orjson
+from pydantic import JsonValue
+
+from services.chassis.clock import draw_id
+from services.client.plain import PlainTransport
+from services.client.sse import Cut, Fact, JsonObject, Live, SseParser, StreamError, StreamItem
+
+RETRIED_STATUSES: Final = frozenset({429, 502, 503, 504})
+ANSWER_BYTES_SHOWN: Final = 500
+
+Query: TypeAlias = Mapping[str, str | int | None]
+
+
+class ClientError(Exception):
+    """Of this client: what the service refused, or that it cannot be reached."""
+
+
+class RefusedError(ClientError):
+    """The service answered with a problem (RFC 9457), and sending the same again will not help."""
+
+    def __init__(self, status: int, body: JsonObject) -> None:
+        self.status = status
+        self.body = body
+        self.problem = str(body.get("type", "")).rpartition("/")[2]
+        """Its name in the catalogue, such as `thread-not-found`."""
+        super().__init__(f"{status} {self.problem}: {body.get('detail') or body.get('title') or 'no reason given'}")
+
+
+class UnreachableError(ClientError):
+    """The service did not answer, or was busy, for as long as this client tries."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientLimits:
+    connect_seconds: float = 5.0
+    answer_seconds: float = 30.0
+    silence_seconds: float = 45.0
+    """On a stream: three of the server's heartbeats."""
+    backoff_seconds_min: float = 0.05
+    backoff_seconds_max: float = 2.0
+    retry_after_seconds_max: float = 10.0
+    """A server that asks for more is asked again after this."""
+    give_up_seconds: float = 60.0
+    """How long a request is tried again, and `follow` tries to come back without receiving anything."""
+
+
+class Accepted(NamedTuple):
+    thread: str
+    body: JsonObject
+    """`events`, `position`, and with `wait_applied` also `seq`, `effect`, `reason`."""
+
+
+class ThreadlogClient:
+    """`token` is an API key. Without one, `tenant` and `subject` are those of the service's development mode."""
+
+    def __init__(
+        self,
+        base_url: str,
+        *,
+        token: str | None = None,
+        tenant: str = "dev",
+        subject: str = "dev",
+        keyed: bool = True,
+        transport: httpx2.AsyncBaseTransport | None = None,
+        limits: ClientLimits | None = None,
+    ) -> None:
+        """`keyed=False`: commands for which the caller gives no Idempotency-Key go without one. They are sent again
+        only where they cannot have arrived.
+        """
+        self._base = base_url.rstrip("/")
+        self._keyed = keyed
+        self._limits = limits or ClientLimits()
+        self._transport = transport or (
+            PlainTransport() if self._base.startswith("http://") else httpx2.AsyncHTTPTransport()
+        )
+        if token is not None:
+            self._headers = [(b"authorization", f"Bearer {token}".encode())]
+        else:
+            self._headers = [(b"x-threadlog-tenant", tenant.encode()), (b"x-threadlog-subject", subject.encode())]
+        self._loop = asyncio.get_running_loop()
+        limits = self._limits
+        self._answer_timeouts = _timeouts(limits.connect_seconds, limits.answer_seconds)
+        self._stream_timeouts = _timeouts(limits.connect_seconds, limits.silence_seconds)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        await self._transport.aclose()
+
+    # Commands
+
+    async def create_thread(
+        self,
+        *,
+        text: str | None = None,
+        config: JsonObject | None = None,
+        title: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        idempotency_key: str | None = None,
+        wait_applied: bool = False,
+    ) -> Accepted:
+        """`text` is the first input: it starts the first turn."""
+        body: JsonObject = {}
+        if text is not None:
+            body["input"] = {"text": text}
+        if config is not None:
+            body["config"] = config
+        if title is not None:
+            body["title"] = title
+        if labels is not None:
+            body["labels"] = dict(labels)
+        return await self.command("/v1/threads", body, idempotency_key, wait_applied=wait_applied)
+
+    async def submit(
+        self,
+        thread: str,
+        text: str,
+        *,
+        mode: str | None = None,
+        expected_turn: int | None = None,
+        idempotency_key: str | None = None,
+        wait_applied: bool = False,
+    ) -> Accepted:
+        """`mode` is queue (the default), steer, interrupt or reject."""
+        body: JsonObject = {"text": text}
+        if mode is not None:
+            body["mode"] = mode
+        if expected_turn is not None:
+            body["expected_turn"] = expected_turn
+        path = f"/v1/threads/{quote(thread, safe='')}/inputs"
+        return await self.command(path, body, idempotency_key, wait_applied=wait_applied)
+
+    async def cancel(
+        self,
+        thread: str,
+        turn: int,
+        *,
+        note: str | None = None,
+        discard: bool = False,
+        idempotency_key: str | None = None,
+        wait_applied: bool = False,
+    ) -> Accepted:
+        body: JsonObject = {}
+        if note is not None:
+            body["note"] = note
+        if discard:
+            body["discard"] = True
+        path = f"/v1/threads/{quote(thread, safe='')}/turns/{turn}/cancel"
+        return await self.command(path, body, idempotency_key, wait_applied=wait_applied)
+
+    async def command(
+        self, path: str, body: JsonObject, idempotency_key: str | None = None, *, wait_applied: bool = False
+    ) -> Accepted:
+        """Any other command of the API. Raises RefusedError, UnreachableError."""
+        key = idempotency_key or (draw_id() if self._keyed else None)
+        headers = [(b"content-type", b"application/json")]
+        if key is not None:
+            headers.append((b"idempotency-key", key.encode()))
+        url = f"{self._base}{path}?wait=applied" if wait_applied else self._base + path
+        answer = await self._ask("POST", url, headers, orjson.dumps(body), is_repeatable=key is not None)
+        return Accepted(str(answer.get("thread", "")), answer)
+
+    # Reads
+
+    async def thread(self, thread: str) -> JsonObject:
+        return await self.get(f"/v1/threads/{quote(thread, safe='')}")
+
+    async def threads(self, **query: str | int | None) -> JsonObject:
+        return await self.get("/v1/threads", query)
+
+    async def turns(self, thread: str, **query: str | int | None) -> JsonObject:
+        return await self.get(f"/v1/threads/{quote(thread, safe='')}/turns", query)
+
+    async def items(self, thread: str, **query: str | int | None) -> JsonObject:
+        return await self.get(f"/v1/threads/{quote(thread, safe='')}/items", query)
+
+    async def tool_calls(self, thread: str, **query: str | int | None) -> JsonObject:
+        return await self.get(f"/v1/threads/{quote(thread, safe='')}/tool-calls", query)
+
+    async def events(self, thread: str, **query: str | int | None) -> JsonObject:
+        """A page: `events`, `next_after`, `end`."""
+        return await self.get(f"/v1/threads/{quote(thread, safe='')}/events", query)
+
+    async def get(self, path: str, query: Query | None = None) -> JsonObject:
+        """Raises RefusedError, UnreachableError."""
+        given = {name: value for name, value in (query or {}).items() if value is not None}
+        url = f"{self._base}{path}?{urlencode(given)}" if given else self._base + path
+        return await self._ask("GET", url, [(b"accept", b"application/json")], b"", is_repeatable=True)
+
+    # Following
+
+    async def follow(
+        self, thread: str, after: int = 0, *, until_turn_end: bool = False
+    ) -> AsyncGenerator[Fact | Live, None]:
+        """The thread's records with seq > after, then what comes: each seq once, in order, whatever happens to the
+        connection. Between them, `Live` ones as they pass.
+
+        Close it (`contextlib.aclosing`) or read it to its end. `until_turn_end`: it ends after the next turn.ended that
+        took effect; otherwise never. Raises RefusedError, UnreachableError.
+        """
+        path = f"{self._base}/v1/threads/{quote(thread, safe='')}/events"
+        until = "&until=turn_end" if until_turn_end else ""
+        patience = _Patience(self._limits, self._loop)
+        while True:
+            try:
+                async with aclosing(self._stream(f"{path}?after={after}{until}")) as items:
+                    async for item in items:
+                        if isinstance(item, Cut):
+                            break
+                        patience.reset()
+                        if isinstance(item, Live):
+                            yield item
+                            continue
+                        if item.seq <= after:
+                            continue
+                        after = _next_seq(item, after)
+                        yield item
+                        if until_turn_end and item.kind == "turn.ended" and item.applied:
+                            return
+                error: Exception | None = None
+            except (httpx2.TransportError, StreamError, _BusyError) as failed:
+                error = failed
+            await patience.wait(error, f"the events of {thread}")
+
+    async def _stream(self, url: str) -> AsyncGenerator[StreamItem, None]:
+        request = self._request("GET", url, [(b"accept", b"text/event-stream")], b"", self._stream_timeouts)
+        response = await self._transport.handle_async_request(request)
+        try:
+            if response.status_code != 200:
+                self._refuse(response, await response.aread())
+            parser = SseParser()
+            async for chunk in response.aiter_raw():
+                for item in parser.feed(chunk):
+                    yield item
+        finally:
+            await response.aclose()
+
+    # Requests
+
+    async def _ask(
+        self, method: str, url: str, headers: list[tuple[bytes, bytes]], content: bytes, *, is_repeatable: bool
+    ) -> JsonObject:
+        patience = _Patience(self._limits, self._loop)
+        while True:
+            try:
+                request = self._request(method, url, headers, content, self._answer_timeouts)
+                response = await self._transport.handle_async_request(request)
+                try:
+                    body = await response.aread()
+                finally:
+                    await response.aclose()
+                if response.status_code < 300:
+                    return cast("JsonObject", orjson.loads(body)) if body else {}
+                self._refuse(response, body)
+            except (httpx2.ConnectError, httpx2.ConnectTimeout, _BusyError) as error:
+                await patience.wait(error, f"{method} {url}")
+            except httpx2.TransportError as error:
+                if not is_repeatable:
+                    raise UnreachableError(f"{method} {url}: {error!r}. It may have arrived.") from error
+                await patience.wait(error, f"{method} {url}")
+
+    def _request(
+        self,
+        method: str,
+        url: str,
+        headers: list[tuple[bytes, bytes]],
+        content: bytes,
+        timeouts: Mapping[str, Mapping[str, float]],
+    ) -> httpx2.Request:
+        return httpx2.Request(method, url, headers=[*self._headers, *headers], content=content, extensions=timeouts)
+
+    def _refuse(self, response: httpx2.Response, body: bytes) -> None:
+        if response.status_code in RETRIED_STATUSES:
+            shown = body[:ANSWER_BYTES_SHOWN].decode("utf-8", "replace")
+            raise _BusyError(f"{response.status_code}: {shown}", response.headers.get("retry-after"))
+        try:
+            problem = orjson.loads(body)
+        except orjson.JSONDecodeError:
+            problem = {}
+        raise RefusedError(response.status_code, problem if isinstance(problem, dict) else {})
+
+
+class _BusyError(Exception):
+    """The service cannot answer now."""
+
+    def __init__(self, message: str, retry_after: str | None) -> None:
+        super().__init__(message)
+        self.retry_after_seconds = int(retry_after) if retry_after is not None and retry_after.isdigit() else 0
+
+
+class _Patience:
+    """How long something is tried again."""
+
+    def __init__(self, limits: ClientLimits, loop: asyncio.AbstractEventLoop) -> None:
+        self._limits = limits
+        self._loop = loop
+        self._failures = 0
+        self._give_up_at = 0.0
+
+    def reset(self) -> None:
+        """Something came: what follows is a new trouble."""
+        self._failures = 0
+
+    async def wait(self, error: Exception | None, what: str) -> None:
+        """Until the next try. Raises UnreachableError where it has been tried for long enough."""
+        limits = self._limits
+        now = self._loop.time()
+        if self._failures == 0:
+            self._give_up_at = now + limits.give_up_seconds
+        elif now > self._give_up_at:
+            raise UnreachableError(f"{what} cannot be had: {error or 'the stream was ended'}") from error
+        self._failures += 1
+        seconds = min(limits.backoff_seconds_max, limits.backoff_seconds_min * 2 ** min(self._failures - 1, 16))
+        if isinstance(error, _BusyError):
+            seconds = max(seconds, min(error.retry_after_seconds, limits.retry_after_seconds_max))
+        await asyncio.sleep(seconds)
+
+
+def _next_seq(fact: Fact, after: int) -> int:
+    if fact.seq != after + 1:
+        raise StreamError(f"seq {fact.seq} came after {after}")
+    return fact.seq
+
+
+def _timeouts(connect_seconds: float, read_seconds: float) -> dict[str, dict[str, float]]:
+    timeouts = {"connect": connect_seconds, "read": read_seconds, "write": read_seconds, "pool": connect_seconds}
+    return {"timeout": timeouts}
+
+
+__all__ = [
+    "Accepted",
+    "ClientError",
+    "ClientLimits",
+    "Fact",
+    "JsonObject",
+    "JsonValue",
+    "Live",
+    "RefusedError",
+    "ThreadlogClient",
+    "UnreachableError",
+]
