@@ -98,11 +98,11 @@ def _one_line(value: bytes | None) -> bytes:
 
 
 def _is_kept(record: Record, value: bytes | None) -> bool:
-    """Whether data that this version does not understand can be shown all the same."""
-    if value is None or record.problem is None or record.problem.understood:
+    """Whether data that this version does not understand can be shown all the same: as the `events` view does."""
+    if value is None or record.problem is None or record.problem.understood or b"\\u0000" in value:
         return False
     try:
-        pydantic_core.from_json(value)
+        pydantic_core.from_json(value, allow_inf_nan=False)
     except ValueError:
         return False
     return True

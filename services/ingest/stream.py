@@ -33,12 +33,18 @@ class StreamOptions:
 
 
 class EventStream(Response):
-    """Owns the watch. `applied_only` leaves out what did not take effect; `until_turn_end` closes after the next
+    """Owns the watch; `first` is what it has given already. `applied_only` leaves out what did not take effect; `until_turn_end` closes after the next
     turn.ended that did.
     """
 
     def __init__(
-        self, watch: Watch, options: StreamOptions, *, applied_only: bool = False, until_turn_end: bool = False
+        self,
+        watch: Watch,
+        first: Sequence[Frame],
+        options: StreamOptions,
+        *,
+        applied_only: bool = False,
+        until_turn_end: bool = False,
     ) -> None:
         self.status_code = 200
         self.background = None
@@ -48,24 +54,23 @@ class EventStream(Response):
         self._applied_only = applied_only
         self._until_turn_end = until_turn_end
         self._is_last = False
+        self._first = self._body(first)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 - ASGI's signature
         with closing(self._watch):
-            # The first look comes before the headers: what it raises becomes a problem with its status.
-            first = self._body(await self._watch.next(0))
             await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
             try:
                 async with asyncio.TaskGroup() as tasks:
                     gone = tasks.create_task(_gone(receive))
-                    await self._stream(first, send)
+                    await self._stream(send)
                     gone.cancel()
             except* _ClientGoneError:
                 pass
 
-    async def _stream(self, first: bytes, send: Send) -> None:
+    async def _stream(self, send: Send) -> None:
         watch, options = self._watch, self._options
         try:
-            body = first or HEARTBEAT
+            body = self._first or HEARTBEAT
             while True:
                 async with asyncio.timeout(options.send_seconds_max):
                     await send({"type": "http.response.body", "body": body, "more_body": not self._is_last})

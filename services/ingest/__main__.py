@@ -1,0 +1,203 @@
+"""The ingest service: `threadlog services run ingest`."""
+
+import contextlib
+import socket
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import asyncpg
+import structlog
+import uvicorn
+from prometheus_client import CollectorRegistry
+from starlette.types import ASGIApp
+
+from schemas.config import Config
+from schemas.topics import THREAD_EVENTS
+from services.chassis.clock import Clock, SystemClock
+from services.chassis.kafka import KafkaLog
+from services.chassis.lifecycle import Lifecycle, run_service
+from services.chassis.log import Log
+from services.chassis.log_metrics import LogCollector
+from services.chassis.postgres import open_pool
+from services.chassis.postgres_states import PostgresStates
+from services.chassis.probes import Probes
+from services.chassis.sql_files import SqlFiles
+from services.chassis.telemetry import configure_logging
+from services.ingest.accept import AcceptLimits
+from services.ingest.api_keys import PostgresKeys
+from services.ingest.app import create_app
+from services.ingest.auth import Authenticator, DevAuthenticator, KeyAuthenticator
+from services.ingest.commands import CommandLimits, Commands
+from services.ingest.dependencies import Dependencies
+from services.ingest.existence import KnownThreads
+from services.ingest.history import PostgresHistory
+from services.ingest.live import LiveLimits, Watches
+from services.ingest.metrics import IngestMetrics
+from services.ingest.reads import Reads
+from services.ingest.settings import IngestSettings, UnsafeSettingsError, require_safe
+from services.ingest.views import CommandViews, Database
+
+SERVICE = "ingest"
+BACKLOG = 2_048
+
+logger = structlog.get_logger()
+
+
+def main() -> int:
+    settings = IngestSettings()
+    try:
+        require_safe(settings)
+    except UnsafeSettingsError as error:
+        sys.stderr.write(f"{error}\n")
+        return 2
+    configure_logging(settings.log_format, SERVICE, settings.instance, settings.log_level)
+
+    async def serve(lifecycle: Lifecycle) -> None:
+        await _serve(settings, lifecycle)
+
+    return run_service(serve, settings.drain_seconds)
+
+
+async def _serve(settings: IngestSettings, lifecycle: Lifecycle) -> None:
+    registry = CollectorRegistry()
+    log = await KafkaLog.open(settings, SERVICE)
+    LogCollector(log.counts, registry)
+    # Nothing is connected yet: the service starts while its database is away.
+    pool = await open_pool(
+        settings.postgres_dsn,
+        application_name=f"threadlog-{SERVICE}",
+        size_min=0,
+        size_max=settings.postgres_pool_max,
+        command_timeout_seconds=settings.postgres_command_timeout_seconds,
+        connect_timeout_seconds=settings.postgres_connect_timeout_seconds,
+    )
+    partitions = await log.partition_count(THREAD_EVENTS.name)
+    found = wire(settings, log, pool, SystemClock(), IngestMetrics.build(registry), partitions)
+    await found.watches.open()
+    lifecycle.spawn(found.watches.run(), "live reader")
+    listener = _listen(settings.ingest_host, settings.ingest_port)
+    server = _Server(_uvicorn_config(create_app(found), settings))
+
+    def not_live() -> str | None:
+        return None if log.fatal is None else str(log.fatal)
+
+    def not_ready() -> str | None:
+        if lifecycle.stopping.is_set():
+            return "stopping"
+        return not_live() if server.started else "starting"
+
+    probes = await Probes.start(
+        settings.probes_host, settings.probes_port, registry, not_ready=not_ready, not_live=not_live
+    )
+    serving = lifecycle.spawn(server.serve([listener]), "http server")
+    logger.info("http_listening", host=settings.ingest_host, port=listener.getsockname()[1], auth=settings.ingest_auth)
+    await lifecycle.stopping.wait()
+    found.watches.stop()
+    server.should_exit = True
+    await serving
+    await found.watches.close()
+    await log.close()
+    await pool.close()
+    await probes.close()
+
+
+def wire(
+    settings: IngestSettings, log: Log, pool: asyncpg.Pool, clock: Clock, metrics: IngestMetrics, partitions: int
+) -> Dependencies:
+    sql = SqlFiles(Path(__file__).with_name("sql"))
+    database = Database(pool, settings.ingest_query_timeout_seconds)
+    views = CommandViews(database, sql, settings.ingest_position_poll_ms / 1000)
+    watches = Watches(log, PostgresStates(pool), PostgresHistory(pool), LiveLimits.of(settings))
+    known = KnownThreads(
+        log=log,
+        rows=views,
+        partitions=partitions,
+        threads_max=settings.ingest_known_threads_max,
+        queue_max=settings.ingest_queue_inputs_max,
+        wait_seconds=settings.ingest_existence_wait_seconds,
+    )
+    commands = Commands(
+        appender=log.appender,
+        known=known,
+        earlier_commands=views,
+        verdicts=watches,
+        clock=clock,
+        instance=settings.instance,
+        limits=CommandLimits(
+            record_bytes_max=settings.ingest_record_bytes_max,
+            appends_per_tenant_max=settings.ingest_appends_per_tenant_max,
+            queue_inputs_max=settings.ingest_queue_inputs_max,
+            recent_max=settings.ingest_recent_commands_max,
+            verdict_wait_seconds=settings.ingest_verdict_wait_seconds,
+        ),
+        metrics=metrics,
+    )
+    return Dependencies(
+        settings=settings,
+        limits=accept_limits(settings),
+        clock=clock,
+        metrics=metrics,
+        authenticator=_authenticator(settings, database, sql, clock),
+        known=known,
+        views=views,
+        commands=commands,
+        reads=Reads(database, sql),
+        watches=watches,
+    )
+
+
+def accept_limits(settings: IngestSettings) -> AcceptLimits:
+    default = Config(model=settings.ingest_default_model, instructions=settings.ingest_default_instructions)
+    return AcceptLimits(
+        input_bytes_max=settings.ingest_input_bytes_max,
+        result_bytes_max=settings.ingest_result_bytes_max,
+        config_bytes_max=settings.ingest_config_bytes_max,
+        default_config=default,
+    )
+
+
+def _authenticator(settings: IngestSettings, database: Database, sql: Mapping[str, str], clock: Clock) -> Authenticator:
+    if settings.ingest_auth == "dev":
+        require_safe(settings)
+        return DevAuthenticator()
+    return KeyAuthenticator(
+        PostgresKeys(database, sql),
+        clock,
+        cache_seconds=settings.ingest_key_cache_seconds,
+        stale_seconds=settings.ingest_key_stale_seconds,
+        cache_max=settings.ingest_key_cache_max,
+    )
+
+
+class _Server(uvicorn.Server):
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Signals are the lifecycle's."""
+        yield
+
+
+def _uvicorn_config(app: ASGIApp, settings: IngestSettings) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        loop="none",
+        http="httptools",
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        timeout_keep_alive=settings.ingest_keep_alive_seconds,
+        timeout_graceful_shutdown=int(settings.drain_seconds),
+    )
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """Raises OSError where the port is taken."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    return socket.create_server((host, port), family=family, backlog=BACKLOG)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

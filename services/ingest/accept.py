@@ -1,0 +1,325 @@
+"""What a request becomes: events with their ids, or a problem. Pure: what it must know of the thread is an argument.
+
+An event's id is derived from tenant, principal, route, thread, key and kind, where the key is the Idempotency-Key that
+the client sent, or one drawn for this request. So the same command has the same ids however often it comes, and the
+fold counts it once; `earlier` recognises it before the append where the views know it already.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+import pydantic
+from pydantic import JsonValue
+
+from schemas.canonical import call_hash, canonical_json
+from schemas.codec import first_error
+from schemas.config import Config, merge_patch
+from schemas.events import (
+    Edited,
+    Event,
+    InputSubmitted,
+    InputWithdrawn,
+    TextItem,
+    ThreadArchived,
+    ThreadCloseRequested,
+    ThreadConfigured,
+    ThreadCreated,
+    ThreadDescribed,
+    ThreadUnarchived,
+    ToolCallApproved,
+    ToolCallDenied,
+    ToolCallFinished,
+    ToolCallResolved,
+    TurnCancelRequested,
+)
+from schemas.ids import DataHash, EventId, ThreadKey, derive_command, derive_thread
+from schemas.thread import CONFLICT, Effect
+from services.ingest.auth import Principal
+from services.ingest.problems import (
+    CALL_NOT_OPEN,
+    IDEMPOTENCY_CONFLICT,
+    INVALID_REQUEST,
+    NOT_FOUND,
+    QUEUE_FULL,
+    TOO_LARGE,
+    Problem,
+)
+from services.ingest.requests import (
+    CancelTurn,
+    CloseThread,
+    Content,
+    CreateThread,
+    DecideCall,
+    PatchThread,
+    PostResult,
+    ResolveCall,
+    SubmitInput,
+)
+
+CREATE_ROUTE = "threads"
+CLIENT_POOL = "client"
+
+
+@dataclass(frozen=True, slots=True)
+class AcceptLimits:
+    input_bytes_max: int
+    result_bytes_max: int
+    config_bytes_max: int
+    default_config: Config
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """Who wants what of which thread, and by which key it is told apart from any other command."""
+
+    principal: Principal
+    route: str
+    """The path below the thread, such as `inputs` or `turns/3/cancel`."""
+    key: ThreadKey
+    idempotency_key: str
+    """As it was sent, or drawn."""
+    keyed: bool
+    """Whether it was sent."""
+
+    def event_id(self, event: type[Event]) -> EventId:
+        tenant, subject = self.principal.tenant, self.principal.subject
+        return derive_command(tenant, subject, self.route, self.key.thread, self.idempotency_key, event.kind)
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """Events to append, in this order."""
+
+    command: Command
+    events: tuple[tuple[EventId, Event], ...]
+    needs: Literal["nothing", "thread", "room"] = "thread"
+    """What there has to be before the append: no more than the log, the thread, or room in its queue."""
+    judged: bool = False
+    """Whether the answer waits for what the fold made of it, asked or not."""
+    shown: Mapping[str, JsonValue] = field(default_factory=dict)
+    """What the answer says beside the ids of the events."""
+
+
+class CallFacts(NamedTuple):
+    """What the views say of a tool call."""
+
+    tool: str
+    attempt: int
+    pool: str | None
+    claim: str | None
+    """Event id of the claim in force; in the pool `client`, of the dispatch."""
+
+
+# Threads
+
+
+def create_command(principal: Principal, idempotency_key: str, *, keyed: bool) -> Command:
+    thread = derive_thread(principal.tenant, principal.subject, CREATE_ROUTE, idempotency_key)
+    return Command(principal, CREATE_ROUTE, ThreadKey(principal.tenant, thread), idempotency_key, keyed)
+
+
+def create_thread(command: Command, request: CreateThread, limits: AcceptLimits) -> Accepted | Problem:
+    config = limits.default_config
+    if request.config is not None:
+        wanted = request.config.model_dump(mode="json", exclude_unset=True)
+        problem = _too_large("A configuration", len(canonical_json(wanted)), limits.config_bytes_max)
+        if problem is not None:
+            return problem
+        merged = merge_patch(config.model_dump(mode="json", exclude_unset=True), wanted)
+        config = Config.model_validate(merged, strict=False)
+    created = ThreadCreated(config=config, title=request.title or None, labels=request.labels)
+    events: list[tuple[EventId, Event]] = [(command.event_id(ThreadCreated), created)]
+    if request.input is None:
+        return Accepted(command, tuple(events), "nothing")
+    content = _content(request.input, limits)
+    if isinstance(content, Problem):
+        return content
+    input_id = command.event_id(InputSubmitted)
+    events.append((input_id, InputSubmitted(input=input_id, items=content)))
+    return Accepted(command, tuple(events), "nothing", shown={"input": input_id})
+
+
+def patch_thread(command: Command, request: PatchThread, limits: AcceptLimits) -> Accepted | Problem:
+    given = request.model_fields_set
+    events: list[Event] = []
+    if "title" in given or "labels" in given:
+        events.append(
+            ThreadDescribed(
+                title=(request.title or "") if "title" in given else None,
+                labels=(request.labels or {}) if "labels" in given else None,
+            )
+        )
+    if request.config is not None:
+        problem = _config_problem(request.config, limits)
+        if problem is not None:
+            return problem
+        events.append(ThreadConfigured(patch=request.config))
+    if request.archived is not None:
+        events.append(ThreadArchived() if request.archived else ThreadUnarchived())
+    if not events:
+        return Problem(INVALID_REQUEST, "The patch changes nothing.", {"errors": []})
+    return Accepted(command, tuple([(command.event_id(type(event)), event) for event in events]))
+
+
+def close_thread(command: Command, request: CloseThread) -> Accepted:
+    return _one(command, ThreadCloseRequested(reason=request.reason))
+
+
+def _config_problem(patch: dict[str, JsonValue], limits: AcceptLimits) -> Problem | None:
+    """Whether the patch could fit any configuration: each field has a default but the model."""
+    problem = _too_large("A configuration", len(canonical_json(patch)), limits.config_bytes_max)
+    if problem is not None:
+        return problem
+    try:
+        Config.model_validate(merge_patch({"model": "any"}, patch), strict=False)
+    except pydantic.ValidationError as error:
+        complaint = first_error(error)
+        return Problem(INVALID_REQUEST, f"config.{complaint}", {"errors": [{"place": "config", "detail": complaint}]})
+    return None
+
+
+# Inputs and turns
+
+
+def submit_input(command: Command, request: SubmitInput, limits: AcceptLimits) -> Accepted | Problem:
+    content = _content(request, limits)
+    if isinstance(content, Problem):
+        return content
+    input_id = command.event_id(InputSubmitted)
+    submitted = InputSubmitted(input=input_id, items=content, mode=request.mode, expected_turn=request.expected_turn)
+    judged = request.mode == "reject" or request.expected_turn is not None
+    return Accepted(command, ((input_id, submitted),), "room", judged, {"input": input_id})
+
+
+def queue_problem(queued: int, inputs_max: int) -> Problem | None:
+    """`queued`: how many inputs wait in the thread, as far as this process knows."""
+    if queued < inputs_max:
+        return None
+    return Problem(QUEUE_FULL, f"{queued} inputs wait in the thread; {inputs_max} may.")
+
+
+def withdraw_input(command: Command, input_id: str) -> Accepted:
+    return _one(command, InputWithdrawn(input=input_id), shown={"input": input_id})
+
+
+def cancel_turn(command: Command, turn: int, request: CancelTurn) -> Accepted:
+    return _one(command, TurnCancelRequested(turn=turn, reason="user", note=request.note, discard=request.discard))
+
+
+def _content(request: Content, limits: AcceptLimits) -> tuple[TextItem, ...] | Problem:
+    content = request.content()
+    content_bytes = sum(len(item.text.encode()) for item in content)
+    return _too_large("An input", content_bytes, limits.input_bytes_max) or content
+
+
+# Tool calls
+
+
+def decide_call(command: Command, call: str, request: DecideCall, facts: CallFacts | None) -> Accepted | Problem:
+    """`facts` are needed for edited arguments alone: the hash of a call is of its tool's name too."""
+    by = command.principal.actor
+    if request.decision == "deny":
+        denied = ToolCallDenied(call=call, call_hash=request.call_hash, by=by, reason=request.reason or "")
+        return _one(command, denied, judged=True)
+    edited = None
+    if request.args is not None:
+        if facts is None:
+            return _no_such_call(call)
+        edited = Edited(args=request.args, call_hash=call_hash(facts.tool, request.args))
+    approved = ToolCallApproved(
+        call=call, call_hash=request.call_hash, by=by, scope=request.scope, tool=request.tool, edited=edited
+    )
+    return _one(command, approved, judged=True)
+
+
+def is_for_clients(facts: CallFacts | None) -> bool:
+    """Whether a client tool's call was dispatched, so that its result can be posted."""
+    return facts is not None and facts.pool == CLIENT_POOL and facts.claim is not None
+
+
+def post_result(
+    command: Command, call: str, request: PostResult, facts: CallFacts | None, limits: AcceptLimits
+) -> Accepted | Problem:
+    """Only for client tools: a customer's backend never speaks for an executor."""
+    if facts is None:
+        return _no_such_call(call)
+    if facts.claim is None or not is_for_clients(facts):
+        return Problem(CALL_NOT_OPEN, f"The call {call} is not one of a client tool that waits for its result.")
+    problem = _too_large("A result", len(canonical_json(request.result)), limits.result_bytes_max)
+    if problem is not None:
+        return problem
+    finished = ToolCallFinished(
+        call=call, attempt=facts.attempt, claim=facts.claim, outcome=request.outcome, result=request.result
+    )
+    return _one(command, finished, judged=True)
+
+
+def resolve_call(
+    command: Command, call: str, request: ResolveCall, facts: CallFacts | None, limits: AcceptLimits
+) -> Accepted | Problem:
+    if facts is None:
+        return _no_such_call(call)
+    problem = _too_large("A result", len(canonical_json(request.result)), limits.result_bytes_max)
+    if problem is not None:
+        return problem
+    resolved = ToolCallResolved(
+        call=call, attempt=facts.attempt, decision=request.decision, result=request.result, note=request.note
+    )
+    return _one(command, resolved, judged=True)
+
+
+def _no_such_call(call: str) -> Problem:
+    return Problem(NOT_FOUND, f"The thread has no tool call {call}.")
+
+
+def _one(
+    command: Command, event: Event, *, judged: bool = False, shown: Mapping[str, JsonValue] | None = None
+) -> Accepted:
+    return Accepted(command, ((command.event_id(type(event)), event),), judged=judged, shown=shown or {})
+
+
+def _too_large(what: str, size_bytes: int, bytes_max: int) -> Problem | None:
+    if size_bytes <= bytes_max:
+        return None
+    return Problem(TOO_LARGE, f"{what} may have {bytes_max} bytes; this one has {size_bytes}.")
+
+
+# Commands that came before
+
+
+class Stored(NamedTuple):
+    """The first record with an id, as it stands in the log."""
+
+    id: EventId
+    kind: str
+    data_hash: DataHash
+    partition: int
+    offset: int
+    seq: int | None
+    """None where only its append is known."""
+    effect: Effect | None
+    reason: str | None
+
+
+def earlier(
+    sent: Sequence[tuple[EventId, DataHash]], stored: Mapping[EventId, Stored]
+) -> list[Stored] | Problem | None:
+    """What the log knows of a command with this key: all of it, a conflict, or (None) not everything.
+
+    Of a command that is known in part, all is appended again: the fold counts each event once.
+    """
+    for event_id, data_hash in sent:
+        known = stored.get(event_id)
+        if known is not None and known.data_hash != data_hash:
+            return conflict()
+    found = [stored[event_id] for event_id, _ in sent if event_id in stored]
+    return found if len(found) == len(sent) else None
+
+
+def conflict() -> Problem:
+    return Problem(IDEMPOTENCY_CONFLICT, "An earlier command with this Idempotency-Key had another body.")
+
+
+def is_conflict(effect: Effect | None, reason: str | None) -> bool:
+    return effect == CONFLICT.effect and reason == CONFLICT.reason

@@ -1,0 +1,231 @@
+"""What the API answers, for its description alone: answers are written as bytes, not through these models."""
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
+
+from schemas.config import Config
+from schemas.thread import Effect
+
+Time = Annotated[str, Field(json_schema_extra={"format": "date-time"})]
+Status = Literal["importing", "active", "closing", "closed"]
+
+
+class Answer(BaseModel):
+    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+
+
+class Position(Answer):
+    partition: int
+    offset: int
+
+
+class CommandEvent(Answer):
+    id: str
+    type: str
+    seq: int | None = None
+    effect: Effect | None = None
+    reason: str | None = None
+
+
+class CommandAnswer(Answer):
+    """What a command came to. `seq`, `effect` and `reason` are there once it was folded."""
+
+    thread: str
+    input: str | None = None
+    """Id of the input."""
+    events: list[CommandEvent]
+    position: Position
+    """For `at_least`."""
+    seq: int | None = None
+    effect: Effect | None = None
+    reason: str | None = None
+    undecided: bool | None = None
+    """Its effect was not known in time: ask again at `ask`, or send it again with the same Idempotency-Key."""
+    ask: str | None = None
+
+
+class CommandRecord(Answer):
+    thread: str
+    id: str
+    type: str
+    seq: int
+    effect: Effect
+    reason: str | None
+    position: Position
+
+
+class ThreadSummary(Answer):
+    thread: str
+    status: Status
+    title: str | None
+    labels: dict[str, str]
+    archived: bool
+    created_at: Time
+    updated_at: Time
+    seq: int
+    turn: int | None
+    """The open turn."""
+    last_turn: int
+    last_outcome: Literal["completed", "aborted", "failed", "interrupted"] | None
+    queued: int
+    waiting_calls: int
+    unknown_calls: int
+
+
+class ThreadAnswer(ThreadSummary):
+    config: Config
+    config_seq: int
+    lineage_kind: Literal["fork", "child"] | None
+    parent: str | None
+    parent_seq: int | None
+    parent_call: str | None
+    plan_version: int | None
+
+
+class Item(Answer):
+    seq: int
+    part: int
+    kind: Literal["message", "reasoning", "tool_call", "tool_result", "resolution", "summary"]
+    turn: int | None
+    step: int | None
+    place: int | None
+    content: JsonValue
+    digest: str
+    input: str | None
+    call: str | None
+    dropped: str | None
+    rewound_at: int | None
+    compacted_at: int | None
+
+
+class Turn(Answer):
+    turn: int
+    status: Literal["open", "cancelling", "ended"]
+    outcome: Literal["completed", "aborted", "failed", "interrupted"] | None
+    reason: str | None
+    inputs: list[str]
+    model: str
+    agent_version: str
+    config_seq: int
+    base: int
+    started_seq: int
+    started_at: Time
+    cancel_cause: str | None
+    cancelled_at: Time | None
+    recoveries: int | None
+    steps: int
+    input_tokens: int
+    output_tokens: int
+    waited_ms: int
+    ended_seq: int | None
+    ended_at: Time | None
+    unknown_calls: list[str] | None
+
+
+class Step(Answer):
+    turn: int
+    step: int
+    status: Literal["open", "failed", "finished", "dropped"]
+    attempts: int
+    failures: int
+    inputs: list[str]
+    model: str
+    context_seq: int
+    context_items: int
+    context_hash: str
+    tools_hash: str
+    started_seq: int
+    started_at: Time
+    attempt_at: Time
+    error_kind: str | None
+    error: str | None
+    retriable: bool | None
+    retry_at: Time | None
+    finished_seq: int | None
+    finished_at: Time | None
+    finished_attempt: int | None
+    stop_reason: str | None
+    response_id: str | None
+    calls: int | None
+    input_tokens: int | None
+    output_tokens: int | None
+    cached_tokens: int | None
+    reasoning_tokens: int | None
+
+
+class ToolCall(Answer):
+    call: str
+    turn: int
+    step: int
+    index: int
+    tool: str
+    args: dict[str, JsonValue]
+    malformed: str | None
+    call_hash: str
+    status: Literal["proposed", "waiting", "approved", "dispatched", "running", "repeatable", "unknown", "settled"]
+    outcome: str | None
+    effect: str | None
+    pool: str | None
+    proposed_seq: int
+    proposed_at: Time
+    approval_reason: str | None
+    approval_requested_at: Time | None
+    approval_expires_at: Time | None
+    decision: str | None
+    decided_by: str | None
+    decided_at: Time | None
+    decision_reason: str | None
+    attempts: int
+    lost_attempts: int
+    dispatched_at: Time | None
+    deadline_at: Time | None
+    timeout_ms: int | None
+    claim: str | None
+    started_at: Time | None
+    evidence: str | None
+    resolution: str | None
+    resolved_by: str | None
+    note: str | None
+    milliseconds: int | None
+    changes: JsonValue
+    artifacts: JsonValue
+    settled_seq: int | None
+    settled_at: Time | None
+    result: JsonValue
+
+
+class ThreadPage(Answer):
+    data: list[ThreadSummary]
+    next_cursor: str | None
+
+
+class ItemPage(Answer):
+    data: list[Item]
+    next_cursor: str | None
+
+
+class TurnPage(Answer):
+    data: list[Turn]
+    next_cursor: str | None
+
+
+class StepPage(Answer):
+    data: list[Step]
+    next_cursor: str | None
+
+
+class ToolCallPage(Answer):
+    data: list[ToolCall]
+    next_cursor: str | None
+
+
+class ProblemAnswer(BaseModel):
+    """RFC 9457. Some problems have members of their own, such as `errors` or `effect`."""
+
+    model_config = ConfigDict(extra="allow")
+
+    type: str
+    status: int
+    title: str
+    detail: str

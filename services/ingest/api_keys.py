@@ -1,0 +1,63 @@
+"""API keys in the database: made, found, revoked."""
+
+import secrets
+from collections.abc import Collection, Mapping
+from hashlib import sha256
+
+import asyncpg
+
+from schemas.errors import ThreadlogError
+from schemas.ids import is_name
+from services.ingest.auth import SCOPES, SUBJECT, StoredKey
+from services.ingest.views import Database
+
+_ID_BYTES = 8
+_SECRET_BYTES = 32
+
+
+class KeyRequestError(ThreadlogError):
+    """The key cannot be made as asked for."""
+
+
+class PostgresKeys:
+    """Implements `auth.KeyStore`."""
+
+    def __init__(self, database: Database, sql: Mapping[str, str]) -> None:
+        self._database = database
+        self._sql = sql
+
+    async def find(self, key_id: str) -> StoredKey | None:
+        rows = await self._database.fetch(self._sql["api_key"], key_id)
+        if not rows:
+            return None
+        row = rows[0]
+        return StoredKey(row["tenant"], row["subject"], tuple(row["scopes"]), row["secret_sha256"], row["revoked"])
+
+
+async def create_key(
+    connection: asyncpg.Connection | asyncpg.Pool,
+    sql: Mapping[str, str],
+    *,
+    tenant: str,
+    subject: str,
+    scopes: Collection[str],
+) -> str:
+    """The new key, which is shown once and never again. Raises KeyRequestError."""
+    if not is_name(tenant):
+        raise KeyRequestError(f"{tenant!r} cannot name a tenant: 1 to 64 letters, digits, '.', '_' and '-'.")
+    if SUBJECT.fullmatch(subject) is None:
+        raise KeyRequestError(f"{subject!r} cannot name a subject: 1 to 128 visible ASCII characters.")
+    unknown = set(scopes) - SCOPES
+    if unknown or not scopes:
+        raise KeyRequestError(
+            f"There is no scope {', '.join(sorted(unknown)) or '(none)'}; take {', '.join(sorted(SCOPES))}."
+        )
+    key_id, secret = secrets.token_hex(_ID_BYTES), secrets.token_urlsafe(_SECRET_BYTES)
+    digest = sha256(secret.encode()).digest()
+    await connection.execute(sql["insert_api_key"], key_id, tenant, subject, sorted(set(scopes)), digest)
+    return f"tl_{key_id}_{secret}"
+
+
+async def revoke_key(connection: asyncpg.Connection | asyncpg.Pool, sql: Mapping[str, str], key_id: str) -> bool:
+    """Whether the key was valid until now. Processes that remember it refuse it after their cache time."""
+    return await connection.fetchval(sql["revoke_api_key"], key_id) is not None

@@ -1,0 +1,118 @@
+"""The application: routes, problems, and the gate that every request passes."""
+
+import time
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from services.ingest import openapi
+from services.ingest.body import invalid_request
+from services.ingest.dependencies import Dependencies
+from services.ingest.metrics import IngestMetrics
+from services.ingest.problems import INTERNAL, METHOD_NOT_ALLOWED, NOT_FOUND, OVERLOADED, Problem, ProblemError
+from services.ingest.routes import events, inputs, reads, threads, tool_calls
+
+METHODS = frozenset({"GET", "POST", "PATCH", "HEAD", "OPTIONS", "PUT", "DELETE"})
+
+
+def create_app(dependencies: Dependencies) -> FastAPI:
+    app = FastAPI(
+        title=openapi.TITLE,
+        openapi_url="/v1/openapi.json",
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+    )
+    app.state.dependencies = dependencies
+    # As they are, not by include_router: that would match each request twice. The order is that of how often they come.
+    for router in (inputs.router, threads.router, events.router, reads.router, tool_calls.router):
+        for route in router.routes:
+            if isinstance(route, APIRoute):
+                route.operation_id = route.operation_id or route.name
+            app.router.routes.append(route)
+    app.add_exception_handler(ProblemError, _problem)
+    app.add_exception_handler(RequestValidationError, _invalid)
+    app.add_exception_handler(HTTPException, _http)
+    app.add_exception_handler(Exception, _failed)
+    app.add_middleware(Gate, requests_max=dependencies.settings.ingest_requests_max, metrics=dependencies.metrics)
+    app.openapi = lambda: _described(app)  # type: ignore[method-assign]  # FastAPI's way to describe more than it sees
+    return app
+
+
+class Gate:
+    """Counts and limits the requests whose answer has not begun. Pure ASGI: no task, no copy of the body."""
+
+    def __init__(self, app: ASGIApp, requests_max: int, metrics: IngestMetrics) -> None:
+        self._app = app
+        self._max = requests_max
+        self._metrics = metrics
+        self._under_way = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        if self._under_way >= self._max:
+            self._metrics.requests_refused.inc()
+            answer = Problem(OVERLOADED, f"{self._max} requests are under way.").response()
+            await answer(scope, receive, send)
+            return
+        started = time.perf_counter()
+        method = scope["method"] if scope["method"] in METHODS else "other"
+        has_begun = False
+
+        async def counted(message: Message) -> None:
+            nonlocal has_begun
+            if not has_begun and message["type"] == "http.response.start":
+                has_begun = True
+                self._leave()
+                self._metrics.requests.labels(method, str(message["status"])).inc()
+                self._metrics.request_seconds.labels(method).observe(time.perf_counter() - started)
+            await send(message)
+
+        self._under_way += 1
+        self._metrics.requests_under_way.set(self._under_way)
+        try:
+            await self._app(scope, receive, counted)
+        finally:
+            if not has_begun:
+                self._leave()
+
+    def _leave(self) -> None:
+        self._under_way -= 1
+        self._metrics.requests_under_way.set(self._under_way)
+
+
+async def _problem(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, ProblemError)
+    return error.problem.response()
+
+
+async def _invalid(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    return invalid_request(error.errors()).response()
+
+
+async def _http(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    if error.status_code == METHOD_NOT_ALLOWED.status:
+        response = Problem(METHOD_NOT_ALLOWED, f"{request.method} does not fit this path.").response()
+        response.headers.update(error.headers or {})
+        return response
+    return Problem(NOT_FOUND, "There is no such path.").response()
+
+
+async def _failed(_request: Request, _error: Exception) -> Response:
+    return Problem(INTERNAL, "An unexpected error; it was logged.").response()
+
+
+def _described(app: FastAPI) -> dict[str, Any]:
+    if not app.openapi_schema:
+        app.openapi_schema = openapi.describe(app)
+    return app.openapi_schema

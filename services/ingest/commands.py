@@ -1,0 +1,260 @@
+"""Commands: append, and answer. The order is always: give each event its id, append it durably, fold it, show it.
+
+Idempotent by the events' ids (`accept`). A command with an Idempotency-Key is first looked for among those that this
+process appended, then in the `events` view; what neither knows yet, the fold recognises. While the database is away
+the second step is left out: the fold alone remembers a thread's last 256 commands.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol, assert_never
+
+import orjson
+from pydantic import JsonValue
+from starlette.responses import Response
+
+from schemas.codec import Encoded, encode
+from schemas.errors import LimitError
+from schemas.events import ThreadCreated
+from schemas.ids import EventId, ThreadKey
+from schemas.topics import THREAD_EVENTS
+from services.chassis.clock import Clock
+from services.chassis.log import Appender, LogError, Outgoing
+from services.ingest.accept import Accepted, Command, Stored, conflict, earlier, is_conflict, queue_problem
+from services.ingest.bounded import Bounded
+from services.ingest.existence import KnownThreads
+from services.ingest.live import Judged
+from services.ingest.metrics import IngestMetrics
+from services.ingest.problems import (
+    LOG_UNAVAILABLE,
+    NOT_APPLIED,
+    TOO_LARGE,
+    TOO_MANY_APPENDS,
+    Problem,
+    ProblemError,
+)
+
+JSON = "application/json"
+
+
+class Verdicts(Protocol):
+    """The live reader, as commands see it."""
+
+    async def verdict(self, key: ThreadKey, offset: int, timeout_seconds: float) -> Judged | None:
+        """What the fold made of the thread's record at this offset; None where that cannot be told in time."""
+        ...
+
+    def note_created(self, key: ThreadKey, offset: int) -> None:
+        """The thread has no record below this offset, so that it can be folded without its row."""
+        ...
+
+
+class FoundCommands(NamedTuple):
+    first: Mapping[EventId, Stored]
+    """The first record with each id."""
+    begins_at: int | None
+    """The view's position, where the thread has no record below it."""
+
+
+class EarlierCommands(Protocol):
+    """The `events` view, as commands see it."""
+
+    async def find(self, key: ThreadKey, partition: int, ids: Sequence[EventId]) -> FoundCommands:
+        """Raises ProblemError (views-unavailable)."""
+        ...
+
+    async def find_after(
+        self, key: ThreadKey, event_id: EventId, partition: int, offset: int, timeout_seconds: float
+    ) -> Stored | None:
+        """The first record with this id, once the view holds the position; None where that takes too long.
+
+        Raises ProblemError (views-unavailable).
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class CommandLimits:
+    record_bytes_max: int
+    appends_per_tenant_max: int
+    queue_inputs_max: int
+    recent_max: int
+    verdict_wait_seconds: float
+
+
+class Commands:
+    def __init__(
+        self,
+        *,
+        appender: Appender,
+        known: KnownThreads,
+        earlier_commands: EarlierCommands,
+        verdicts: Verdicts,
+        clock: Clock,
+        instance: str,
+        limits: CommandLimits,
+        metrics: IngestMetrics,
+    ) -> None:
+        self._appender = appender
+        self._known = known
+        self._earlier = earlier_commands
+        self._verdicts = verdicts
+        self._clock = clock
+        self._source = f"ingest/{instance}"
+        self._limits = limits
+        self._metrics = metrics
+        self._recent: Bounded[EventId, Stored] = Bounded(limits.recent_max)
+        self._under_way: Counter[str] = Counter()
+
+    async def run(self, accepted: Accepted, *, wait: bool) -> Response:
+        """Raises ProblemError."""
+        encoded = self._encode(accepted)
+        stored = await self._stored_earlier(accepted, encoded) if accepted.command.keyed else None
+        if stored is None:
+            await self._require(accepted)
+            stored = await self._append(accepted, encoded)
+        if not (wait or accepted.judged):
+            return _answer(202, _body(accepted, stored))
+        return await self._answer_with_verdicts(accepted, stored)
+
+    async def _require(self, accepted: Accepted) -> None:
+        match accepted.needs:
+            case "nothing":
+                pass
+            case "thread":
+                await self._known.require(accepted.command.key)
+            case "room":
+                queued = await self._known.queued(accepted.command.key)
+                problem = queue_problem(queued, self._limits.queue_inputs_max)
+                if problem is not None:
+                    raise ProblemError(problem)
+            case _:
+                assert_never(accepted.needs)
+
+    def _encode(self, accepted: Accepted) -> list[Encoded]:
+        command = accepted.command
+        now_ms = self._clock.now_ms()
+        try:
+            return [
+                encode(
+                    command.key,
+                    event,
+                    source=self._source,
+                    actor=command.principal.actor,
+                    time_ms=now_ms,
+                    event_id=event_id,
+                    bytes_max=self._limits.record_bytes_max,
+                )
+                for event_id, event in accepted.events
+            ]
+        except LimitError as error:
+            raise ProblemError(Problem(TOO_LARGE, str(error))) from error
+
+    async def _stored_earlier(self, accepted: Accepted, encoded: Sequence[Encoded]) -> list[Stored] | None:
+        key = accepted.command.key
+        sent = [(item.record.id, item.record.data_hash) for item in encoded]
+        recent = {event_id: known for event_id, _ in sent if (known := self._recent.get(event_id)) is not None}
+        answer = earlier(sent, recent)
+        if answer is None:
+            try:
+                found = await self._earlier.find(key, self._known.partition(key), [event_id for event_id, _ in sent])
+            except ProblemError:
+                self._metrics.lookups_skipped.inc()
+                return None
+            answer = earlier(sent, found.first)
+            if found.begins_at is not None and encoded[0].record.kind == ThreadCreated.kind:
+                self._verdicts.note_created(key, found.begins_at)
+        if isinstance(answer, Problem):
+            raise ProblemError(answer)
+        return answer
+
+    async def _append(self, accepted: Accepted, encoded: Sequence[Encoded]) -> list[Stored]:
+        key = accepted.command.key
+        if self._under_way[key.tenant] >= self._limits.appends_per_tenant_max:
+            waiting = f"{self._limits.appends_per_tenant_max} commands of this tenant wait for the log."
+            raise ProblemError(Problem(TOO_MANY_APPENDS, waiting))
+        partition = self._known.partition(key)
+        raw_key = key.to_bytes()
+        records = [Outgoing(raw_key, item.value, item.headers, item.record.time_ms) for item in encoded]
+        self._under_way[key.tenant] += 1
+        try:
+            offsets = await self._appender.append(THREAD_EVENTS.name, partition, records)
+        except LogError as error:
+            self._metrics.appends_failed.inc()
+            raise ProblemError(Problem(LOG_UNAVAILABLE, f"{error}. The command may have been stored.")) from error
+        finally:
+            self._under_way[key.tenant] -= 1
+            if not self._under_way[key.tenant]:
+                del self._under_way[key.tenant]
+        stored = [
+            Stored(item.record.id, item.record.kind, item.record.data_hash, partition, offset, None, None, None)
+            for item, offset in zip(encoded, offsets, strict=True)
+        ]
+        self._note(accepted.command, stored)
+        return stored
+
+    def _note(self, command: Command, stored: Sequence[Stored]) -> None:
+        if stored[0].kind == ThreadCreated.kind:
+            self._known.note_created(command.key)
+            if not command.keyed:  # with a key, it may have been created before
+                self._verdicts.note_created(command.key, stored[0].offset)
+        for item in stored:
+            self._known.note_append(command.key, item.kind, item.offset)
+            if command.keyed:
+                self._recent.put(item.id, item)
+
+    async def _answer_with_verdicts(self, accepted: Accepted, stored: Sequence[Stored]) -> Response:
+        judged = [await self._judged(accepted.command.key, item) for item in stored]
+        decided = [item for item in judged if item is not None]
+        if len(decided) < len(stored):
+            self._metrics.undecided.inc()
+            return _answer(202, _body(accepted, stored) | _how_to_ask(accepted, stored))
+        telling = next((item for item in decided if item.effect != "applied"), decided[-1])
+        body = _body(accepted, decided)
+        body |= {"seq": telling.seq, "effect": telling.effect, "reason": telling.reason}
+        if telling.effect == "applied":
+            return _answer(200, body)
+        if is_conflict(telling.effect, telling.reason):
+            raise ProblemError(conflict())
+        raise ProblemError(Problem(NOT_APPLIED, f"{telling.kind} was {telling.effect}: {telling.reason}.", body))
+
+    async def _judged(self, key: ThreadKey, item: Stored) -> Stored | None:
+        """None where it is not known in time. A duplicate is answered as the first of its id."""
+        if item.effect is not None:
+            return item
+        wait_seconds = self._limits.verdict_wait_seconds
+        judged = await self._verdicts.verdict(key, item.offset, wait_seconds)
+        if judged is None:
+            return None
+        self._known.note_state(key, judged.state)
+        if judged.verdict.effect != "duplicate":
+            return item._replace(seq=judged.seq, effect=judged.verdict.effect, reason=judged.verdict.reason)
+        try:
+            return await self._earlier.find_after(key, item.id, item.partition, item.offset, wait_seconds)
+        except ProblemError:
+            return None
+
+
+def _body(accepted: Accepted, stored: Sequence[Stored]) -> dict[str, JsonValue]:
+    last = stored[-1]
+    return {
+        "thread": accepted.command.key.thread,
+        **accepted.shown,
+        "events": [_shown(item) for item in stored],
+        "position": {"partition": last.partition, "offset": last.offset},
+    }
+
+
+def _shown(item: Stored) -> JsonValue:
+    if item.effect is None:
+        return {"id": item.id, "type": item.kind}
+    return {"id": item.id, "type": item.kind, "seq": item.seq, "effect": item.effect, "reason": item.reason}
+
+
+def _how_to_ask(accepted: Accepted, stored: Sequence[Stored]) -> dict[str, JsonValue]:
+    return {"undecided": True, "ask": f"/v1/threads/{accepted.command.key.thread}/commands/{stored[-1].id}"}
+
+
+def _answer(status: int, body: dict[str, JsonValue]) -> Response:
+    return Response(orjson.dumps(body), status, media_type=JSON)

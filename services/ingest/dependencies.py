@@ -1,0 +1,40 @@
+"""What the routes work with. `app.create_app` puts it on the application, `__main__` makes it."""
+
+from dataclasses import dataclass
+from typing import cast
+
+from starlette.requests import Request
+
+from services.chassis.clock import Clock
+from services.ingest.accept import AcceptLimits
+from services.ingest.auth import Authenticator, Principal, Scope, authorize
+from services.ingest.commands import Commands
+from services.ingest.existence import KnownThreads
+from services.ingest.live import Watches
+from services.ingest.metrics import IngestMetrics
+from services.ingest.reads import Reads
+from services.ingest.settings import IngestSettings
+from services.ingest.views import CommandViews
+
+
+@dataclass(frozen=True, slots=True)
+class Dependencies:
+    settings: IngestSettings
+    limits: AcceptLimits
+    clock: Clock
+    metrics: IngestMetrics
+    authenticator: Authenticator
+    known: KnownThreads
+    views: CommandViews
+    commands: Commands
+    reads: Reads
+    watches: Watches
+
+
+def dependencies(request: Request) -> Dependencies:
+    return cast("Dependencies", request.app.state.dependencies)
+
+
+async def authorized(request: Request, scope: Scope) -> Principal:
+    """Who asks, once it is sure that they may. Raises ProblemError."""
+    return await authorize(dependencies(request).authenticator, request.headers, scope)

@@ -1,0 +1,100 @@
+"""The description of the API: what FastAPI cannot see, because bodies are read and answers written by hand."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
+
+from services.ingest import requests
+from services.ingest.answers import ProblemAnswer
+from services.ingest.problems import (
+    FORBIDDEN,
+    INTERNAL,
+    INVALID_REQUEST,
+    MALFORMED_JSON,
+    MALFORMED_KEY,
+    MEDIA_TYPE,
+    OVERLOADED,
+    TOO_LARGE,
+    UNAUTHENTICATED,
+    UNSTORABLE,
+    UNSUPPORTED_MEDIA_TYPE,
+    VIEWS_UNAVAILABLE,
+    ProblemType,
+)
+
+TITLE = "threadlog"
+VERSION = "1"
+DESCRIPTION = """
+Durable agent sessions. Commands are appended to a log and answered with 202 once the log has acknowledged them; what
+they came to is decided by their place in the log, and can be waited for (`wait=applied`). Reads come from views that
+follow the log; `at_least` makes a read wait until the views hold a position that a command has answered.
+
+Errors are problems (RFC 9457). A POST with an `Idempotency-Key` can be sent again: the same key and body count once
+and are answered alike.
+"""
+BODIES: tuple[type[BaseModel], ...] = (
+    requests.CreateThread,
+    requests.PatchThread,
+    requests.SubmitInput,
+    requests.WithdrawInput,
+    requests.CancelTurn,
+    requests.CloseThread,
+    requests.DecideCall,
+    requests.PostResult,
+    requests.ResolveCall,
+)
+MODELS: tuple[type[BaseModel], ...] = (*BODIES, ProblemAnswer)
+ALWAYS = (UNAUTHENTICATED, FORBIDDEN, OVERLOADED, INTERNAL)
+OF_READS = (VIEWS_UNAVAILABLE,)
+OF_BODIES = (MALFORMED_JSON, MALFORMED_KEY, TOO_LARGE, UNSUPPORTED_MEDIA_TYPE, INVALID_REQUEST, UNSTORABLE)
+
+_REF = "#/components/schemas/{model}"
+
+
+def answers(
+    model: type[BaseModel], statuses: Iterable[int], problems: Iterable[ProblemType]
+) -> dict[int | str, dict[str, Any]]:
+    """For a route's `responses`."""
+    described: dict[int | str, dict[str, Any]] = {
+        status: {"model": model, "description": _SUCCESS[status]} for status in statuses
+    }
+    by_status: dict[int, list[ProblemType]] = {}
+    for problem in (*ALWAYS, *problems):
+        by_status.setdefault(problem.status, []).append(problem)
+    for status, of_status in sorted(by_status.items()):
+        described[status] = {
+            "description": "; ".join(f"{problem.title} (`{problem.slug}`)" for problem in of_status) + ".",
+            "content": {MEDIA_TYPE: {"schema": {"$ref": _REF.format(model=ProblemAnswer.__name__)}}},
+        }
+    return described
+
+
+def body(model: type[BaseModel], *, required: bool = True) -> dict[str, Any]:
+    """For a route's `openapi_extra`."""
+    schema = {"$ref": _REF.format(model=model.__name__)}
+    return {"requestBody": {"required": required, "content": {"application/json": {"schema": schema}}}}
+
+
+def describe(app: FastAPI) -> dict[str, Any]:
+    document = get_openapi(title=TITLE, version=VERSION, description=DESCRIPTION, routes=app.routes)
+    components = document.setdefault("components", {})
+    schemas = components.setdefault("schemas", {})
+    _, definitions = models_json_schema([(model, "validation") for model in MODELS], ref_template=_REF)
+    schemas.update(definitions["$defs"])
+    components["securitySchemes"] = {
+        "key": {"type": "http", "scheme": "bearer", "description": "An API key: `tl_<id>_<secret>`."}
+    }
+    document["security"] = [{"key": []}]
+    schemas.pop("HTTPValidationError", None)
+    schemas.pop("ValidationError", None)
+    return document
+
+
+_SUCCESS = {
+    200: "It took effect, or here it is.",
+    202: "Recorded. Without `wait=applied`, or where the wait was too long, its effect is not known yet.",
+}

@@ -1,0 +1,187 @@
+"""Every error that the API gives, in one catalogue: RFC 9457 problems.
+
+A problem is a value (`Problem`) where it is expected, and an exception (`ProblemError`) where it ends a request.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import orjson
+from pydantic import JsonValue
+from starlette.responses import Response
+
+from schemas.errors import ThreadlogError
+
+TYPE_PREFIX = "https://threadlog.dev/problems/"
+MEDIA_TYPE = "application/problem+json"
+
+
+class ProblemType(NamedTuple):
+    slug: str
+    status: int
+    title: str
+    advice: str
+    """What a client does now; for the documentation."""
+    retry_after_seconds: int | None = None
+    """Trying the same again after this time can help."""
+
+
+MALFORMED_JSON = ProblemType("malformed-json", 400, "The body is not JSON", "Send one JSON object, encoded in UTF-8.")
+MALFORMED_KEY = ProblemType(
+    "malformed-idempotency-key",
+    400,
+    "The Idempotency-Key cannot be used",
+    "Send 1 to 200 visible ASCII characters, such as a UUID.",
+)
+BAD_CURSOR = ProblemType("bad-cursor", 400, "The cursor is not one of ours", "Start the list again without a cursor.")
+UNAUTHENTICATED = ProblemType(
+    "unauthenticated", 401, "No valid API key", "Send `Authorization: Bearer tl_…` with a key that is not revoked."
+)
+FORBIDDEN = ProblemType(
+    "forbidden", 403, "The API key lacks a scope", "Use a key with the scope that the detail names."
+)
+FOREIGN_HOST = ProblemType(
+    "foreign-host",
+    403,
+    "Development mode answers this machine only",
+    "Address the service as localhost; development mode believes every caller.",
+)
+THREAD_NOT_FOUND = ProblemType(
+    "thread-not-found",
+    404,
+    "There is no such thread",
+    "Check the id. Threads of other tenants answer the same.",
+)
+NOT_FOUND = ProblemType("not-found", 404, "There is nothing here", "Check the path; the detail says what is missing.")
+METHOD_NOT_ALLOWED = ProblemType("method-not-allowed", 405, "The method does not fit the path", "See the header Allow.")
+NOT_APPLIED = ProblemType(
+    "not-applied",
+    409,
+    "The command was recorded but did not take effect",
+    "Read `effect` and `reason`, look at the thread as it is now, and decide anew. The same command stays refused.",
+)
+CALL_NOT_OPEN = ProblemType(
+    "call-not-open",
+    409,
+    "The tool call does not wait for this",
+    "Read the call as it is now. Nothing was recorded.",
+)
+TOO_LARGE = ProblemType(
+    "too-large", 413, "Larger than a limit allows", "Send less; the detail names the limit. Nothing was recorded."
+)
+UNSUPPORTED_MEDIA_TYPE = ProblemType(
+    "unsupported-media-type", 415, "The body is not declared as JSON", "Send `Content-Type: application/json`."
+)
+INVALID_REQUEST = ProblemType(
+    "invalid-request",
+    422,
+    "The request does not have the right shape",
+    "Correct the places that `errors` names. Unknown fields are refused, so that a misspelt one is noticed.",
+)
+UNSTORABLE = ProblemType(
+    "unstorable",
+    422,
+    "The body holds what cannot be stored exactly",
+    "Leave out U+0000 and lone surrogates; write integers beyond 2^53 as strings.",
+)
+IDEMPOTENCY_CONFLICT = ProblemType(
+    "idempotency-conflict",
+    422,
+    "The Idempotency-Key was used for something else",
+    "Use a new key for a new command.",
+)
+QUEUE_FULL = ProblemType(
+    "queue-full", 429, "The thread's queue is full", "Wait until inputs were taken, then send it again.", 5
+)
+TOO_MANY_APPENDS = ProblemType(
+    "too-many-appends", 429, "Too many commands of this tenant are under way", "Send it again a little later.", 1
+)
+INTERNAL = ProblemType(
+    "internal",
+    500,
+    "The service failed",
+    "Send it again with the same Idempotency-Key; tell the operators if it stays.",
+)
+OVERLOADED = ProblemType("overloaded", 503, "The service is at its limit", "Send it again a little later.", 1)
+VIEWS_UNAVAILABLE = ProblemType(
+    "views-unavailable",
+    503,
+    "The database does not answer",
+    "Send it again later. Writes to threads in use, and streams that are open, go on meanwhile.",
+    5,
+)
+VIEWS_BEHIND = ProblemType(
+    "views-behind", 503, "The views have not come so far yet", "Send it again a little later.", 1
+)
+LOG_UNAVAILABLE = ProblemType(
+    "log-unavailable",
+    503,
+    "The log did not acknowledge",
+    "The command may have been stored. Send it again with the same Idempotency-Key: it counts once.",
+    2,
+)
+
+CATALOGUE: tuple[ProblemType, ...] = (
+    MALFORMED_JSON,
+    MALFORMED_KEY,
+    BAD_CURSOR,
+    UNAUTHENTICATED,
+    FORBIDDEN,
+    FOREIGN_HOST,
+    THREAD_NOT_FOUND,
+    NOT_FOUND,
+    METHOD_NOT_ALLOWED,
+    NOT_APPLIED,
+    CALL_NOT_OPEN,
+    TOO_LARGE,
+    UNSUPPORTED_MEDIA_TYPE,
+    INVALID_REQUEST,
+    UNSTORABLE,
+    IDEMPOTENCY_CONFLICT,
+    QUEUE_FULL,
+    TOO_MANY_APPENDS,
+    INTERNAL,
+    OVERLOADED,
+    VIEWS_UNAVAILABLE,
+    VIEWS_BEHIND,
+    LOG_UNAVAILABLE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    type: ProblemType
+    detail: str
+    more: Mapping[str, JsonValue] = field(default_factory=dict)
+    """Members beyond those of RFC 9457."""
+
+    def body(self) -> dict[str, JsonValue]:
+        return {
+            "type": TYPE_PREFIX + self.type.slug,
+            "status": self.type.status,
+            "title": self.type.title,
+            "detail": self.detail,
+            **self.more,
+        }
+
+    def response(self) -> Response:
+        headers = {}
+        if self.type.retry_after_seconds is not None:
+            headers["retry-after"] = str(self.type.retry_after_seconds)
+        if self.type is UNAUTHENTICATED:
+            headers["www-authenticate"] = "Bearer"
+        return Response(orjson.dumps(self.body()), self.type.status, headers, MEDIA_TYPE)
+
+
+class ProblemError(ThreadlogError):
+    """Ends a request with its problem."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(f"{problem.type.slug}: {problem.detail}")
+        self.problem = problem
+
+
+def no_such_thread() -> Problem:
+    """The same for a thread that never was and for one of another tenant, byte for byte: so it names nothing."""
+    return Problem(THREAD_NOT_FOUND, "There is no thread with this id.")

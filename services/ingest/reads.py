@@ -1,0 +1,169 @@
+"""What the API reads: pages and rows of the published views, each by one statement that names the tenant first.
+
+Lists are cut by key, never by number of rows, so that a list that grows meanwhile has no gaps and nothing twice.
+"""
+
+import base64
+import binascii
+import datetime as dt
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+from uuid import UUID
+
+import asyncpg
+import orjson
+import pydantic_core
+
+from schemas.ids import EventId, TenantId, ThreadKey
+from services.ingest.problems import BAD_CURSOR, Problem, ProblemError
+from services.ingest.views import Database
+
+OFFSET_MAX = 2**63 - 1
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+
+
+class List(NamedTuple):
+    """A list below a thread: its statement, and the columns by which it is ordered."""
+
+    query: str
+    order: tuple[str, ...]
+    start: tuple[int, ...]
+    """A key before the first."""
+
+
+ITEMS = List("page_items", ("seq", "part"), (0, -1))
+TURNS = List("page_turns", ("turn",), (0,))
+STEPS = List("page_steps", ("turn", "step"), (0, 0))
+TOOL_CALLS = List("page_tool_calls", ("turn", "step", "index"), (0, 0, -1))
+
+
+class ThreadFilter(NamedTuple):
+    archived: bool | None = None
+    status: str | None = None
+    updated_after_ms: int | None = None
+    labels: Mapping[str, str] | None = None
+
+
+class Page(NamedTuple):
+    rows: Sequence[asyncpg.Record]
+    next_cursor: str | None
+
+    def to_json(self) -> bytes:
+        return _dump({"data": [dict(row) for row in self.rows], "next_cursor": self.next_cursor})
+
+
+class AtLeast(NamedTuple):
+    """What a read must have seen: a position of the log, or a seq of the thread that is read."""
+
+    partition: int | None
+    value: int
+
+
+class Reads:
+    def __init__(self, database: Database, sql: Mapping[str, str]) -> None:
+        self._database = database
+        self._sql = sql
+
+    async def thread(self, key: ThreadKey) -> bytes | None:
+        rows = await self._database.fetch(self._sql["thread"], key.tenant, key.thread)
+        return _dump(dict(rows[0])) if rows else None
+
+    async def command(self, key: ThreadKey, event_id: EventId) -> bytes | None:
+        rows = await self._database.fetch(self._sql["command"], key.tenant, key.thread, UUID(event_id))
+        if not rows:
+            return None
+        shown = dict(rows[0])
+        position = {"partition": shown.pop("partition"), "offset": shown.pop("offset")}
+        return _dump({"thread": key.thread, **shown, "position": position})
+
+    async def threads(self, tenant: TenantId, chosen: ThreadFilter, cursor: str | None, limit: int) -> Page:
+        created_at, thread = _after_thread(cursor)
+        updated_after = None if chosen.updated_after_ms is None else _moment(chosen.updated_after_ms)
+        labels = None if chosen.labels is None else orjson.dumps(dict(chosen.labels))
+        rows = await self._database.fetch(
+            self._sql["page_threads"],
+            tenant,
+            created_at,
+            thread,
+            chosen.archived,
+            chosen.status,
+            updated_after,
+            labels,
+            limit + 1,
+        )
+        if len(rows) <= limit:
+            return Page(rows, None)
+        last = rows[limit - 1]
+        return Page(rows[:limit], encode_cursor([_microseconds(last["created_at"]), last["thread"]]))
+
+    async def page(self, of: List, key: ThreadKey, cursor: str | None, limit: int) -> Page:
+        after = of.start if cursor is None else _after(cursor, len(of.order))
+        rows = await self._database.fetch(self._sql[of.query], key.tenant, key.thread, *after, limit + 1)
+        if len(rows) <= limit:
+            return Page(rows, None)
+        last = rows[limit - 1]
+        return Page(rows[:limit], encode_cursor([last[name] for name in of.order]))
+
+
+def encode_cursor(key: Sequence[int | str]) -> str:
+    return base64.urlsafe_b64encode(orjson.dumps(key)).decode().rstrip("=")
+
+
+def decode_cursor(cursor: str, kinds: tuple[type, ...]) -> list[int | str]:
+    """Raises ProblemError (bad-cursor)."""
+    try:
+        raw = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True)
+        key = pydantic_core.from_json(raw)
+    except (ValueError, binascii.Error):
+        key = None
+    if not isinstance(key, list) or tuple(type(part) for part in key) != kinds:
+        raise ProblemError(Problem(BAD_CURSOR, "The cursor is not one that this list has given."))
+    if any(isinstance(part, int) and not -1 <= part <= OFFSET_MAX for part in key):
+        raise ProblemError(Problem(BAD_CURSOR, "The cursor is not one that this list has given."))
+    return key
+
+
+def parse_at_least(text: str) -> AtLeast:
+    """`partition:offset`, or a seq. Raises ProblemError (bad-cursor)."""
+    partition, colon, offset = text.rpartition(":")
+    numbers = [partition, offset] if colon else [offset]
+    if not all(number.isascii() and number.isdecimal() and len(number) <= 18 for number in numbers):
+        raise ProblemError(Problem(BAD_CURSOR, f"at_least is {text[:60]!r}; it is partition:offset, or a seq."))
+    return AtLeast(int(partition) if colon else None, int(offset))
+
+
+def _after(cursor: str, length: int) -> list[int | str]:
+    return decode_cursor(cursor, (int,) * length)
+
+
+def _after_thread(cursor: str | None) -> tuple[dt.datetime | None, str | None]:
+    if cursor is None:
+        return None, None
+    created, thread = decode_cursor(cursor, (int, str))
+    try:
+        return _EPOCH + dt.timedelta(microseconds=int(created)), str(thread)
+    except OverflowError:
+        raise ProblemError(Problem(BAD_CURSOR, "The cursor is not one that this list has given.")) from None
+
+
+def _moment(time_ms: int) -> dt.datetime:
+    return _EPOCH + dt.timedelta(milliseconds=time_ms)
+
+
+def _microseconds(moment: dt.datetime) -> int:
+    return (moment - _EPOCH) // dt.timedelta(microseconds=1)
+
+
+def _dump(value: object) -> bytes:
+    return orjson.dumps(value, _plain, orjson.OPT_PASSTHROUGH_DATETIME)
+
+
+def _plain(value: object) -> object:
+    """What the driver gives and JSON has not: jsonb as bytes, moments, ids."""
+    match value:
+        case bytes():
+            return orjson.Fragment(value)
+        case dt.datetime():
+            return value.astimezone(dt.UTC).isoformat(timespec="milliseconds").removesuffix("+00:00") + "Z"
+        case _:
+            return str(value)

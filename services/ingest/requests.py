@@ -1,0 +1,131 @@
+"""What clients send: the shapes of request bodies. Unknown fields are refused, so that a misspelt one is noticed."""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import ConfigDict, Field, JsonValue, model_validator
+
+from schemas.config import Config, Frozen
+from schemas.events import Hash, InputMode, Positive, TextItem
+
+TITLE_CHARACTERS_MAX = 500
+LABELS_MAX = 64
+LABEL_NAME_CHARACTERS_MAX = 64
+LABEL_CHARACTERS_MAX = 256
+NOTE_CHARACTERS_MAX = 4_000
+ITEMS_MAX = 100
+
+Title = Annotated[str, Field(max_length=TITLE_CHARACTERS_MAX)]
+LabelName = Annotated[str, Field(min_length=1, max_length=LABEL_NAME_CHARACTERS_MAX)]
+Label = Annotated[str, Field(max_length=LABEL_CHARACTERS_MAX)]
+Labels = Annotated[dict[LabelName, Label], Field(max_length=LABELS_MAX)]
+Note = Annotated[str, Field(max_length=NOTE_CHARACTERS_MAX)]
+Text = Annotated[str, Field(min_length=1)]
+
+
+class Body(Frozen):
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+
+class ConfigRequest(Config):
+    """A configuration whose model may be left out: the service has a default."""
+
+    model: Annotated[str, Field(min_length=1)] = ""
+
+
+class Content(Body):
+    """What a person says: one `text`, or a list of `items`."""
+
+    text: Text | None = None
+    items: Annotated[tuple[TextItem, ...], Field(min_length=1, max_length=ITEMS_MAX)] | None = None
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> Self:
+        if (self.text is None) == (self.items is None):
+            raise ValueError("give either text or items")
+        return self
+
+    def content(self) -> tuple[TextItem, ...]:
+        return self.items if self.items is not None else (TextItem(text=self.text or ""),)
+
+
+class FirstInput(Content):
+    pass
+
+
+class CreateThread(Body):
+    config: ConfigRequest | None = None
+    title: Title | None = None
+    labels: Labels = Field(default_factory=dict)
+    input: FirstInput | None = None
+    """The first input: it starts the first turn."""
+
+
+class PatchThread(Body):
+    """What is left out stays as it is."""
+
+    title: Title | None = None
+    """null or an empty text removes it."""
+    labels: Labels | None = None
+    """Replaces all labels; null removes them."""
+    archived: bool | None = None
+    config: dict[str, JsonValue] | None = None
+    """A merge patch (RFC 7396) of the configuration, in force from the next turn."""
+
+
+class SubmitInput(Content):
+    mode: InputMode = "queue"
+    expected_turn: Positive | None = None
+    """Only where this turn is open when the input lands: otherwise 409 with the reason."""
+
+
+class WithdrawInput(Body):
+    pass
+
+
+class CancelTurn(Body):
+    note: Note | None = None
+    discard: bool = False
+    """Whether steering inputs that no step took are dropped with the turn."""
+
+
+class CloseThread(Body):
+    reason: Note | None = None
+
+
+class DecideCall(Body):
+    decision: Literal["approve", "deny"]
+    call_hash: Hash
+    """Of the call that was looked at, as `tool_call.approval_requested` shows it."""
+    reason: Note | None = None
+    """Why it is denied; the model is told."""
+    scope: Literal["call", "turn", "thread"] = "call"
+    """With `turn` or `thread`, the same call is approved whenever it comes again."""
+    tool: Annotated[str, Field(min_length=1, max_length=200)] | None = None
+    """With scope `turn` or `thread`: every call of this tool, instead of the same call."""
+    args: dict[str, JsonValue] | None = None
+    """Approve with these arguments instead of those that were proposed."""
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        if self.decision == "deny" and (self.scope != "call" or self.tool is not None or self.args is not None):
+            raise ValueError("scope, tool and args belong to an approval")
+        if self.tool is not None and self.scope == "call":
+            raise ValueError("tool needs the scope turn or thread")
+        return self
+
+
+class PostResult(Body):
+    outcome: Literal["succeeded", "failed"]
+    result: JsonValue = None
+
+
+class ResolveCall(Body):
+    decision: Literal["succeeded", "failed", "again", "abandoned"]
+    result: JsonValue = None
+    note: Note | None = None
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        if self.result is not None and self.decision in {"again", "abandoned"}:
+            raise ValueError("a result belongs to succeeded or failed")
+        return self

@@ -1,0 +1,81 @@
+"""Inputs and the turns that take them: submit, withdraw, cancel; and what became of a command."""
+
+import re
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from services.ingest import accept, openapi
+from services.ingest.answers import CommandAnswer
+from services.ingest.dependencies import dependencies
+from services.ingest.problems import NOT_FOUND, QUEUE_FULL, Problem, ProblemError
+from services.ingest.requests import CancelTurn, SubmitInput, WithdrawInput
+from services.ingest.routes.parameters import (
+    InputPath,
+    KeyHeader,
+    ThreadPath,
+    TurnPath,
+    Wait,
+    command_of,
+    read_body,
+    run,
+)
+from services.ingest.routes.threads import TO_A_THREAD
+
+router = APIRouter(tags=["inputs"])
+
+_INPUT = re.compile(r"[!-~]{1,200}")
+
+MODES = """
+`queue` waits for the next turn. `steer` is taken by the open turn before its next step; without one it starts a turn.
+`interrupt` cancels the open turn and starts the next. `reject` is refused with 409 while a turn is open or inputs wait.
+With `expected_turn` it is refused with 409 unless that turn is open. The last two answer once they were folded.
+"""
+
+
+@router.post(
+    "/v1/threads/{thread}/inputs",
+    summary="Submit an input",
+    description=MODES,
+    responses=openapi.answers(CommandAnswer, (200, 202), (*TO_A_THREAD, QUEUE_FULL)),
+    openapi_extra=openapi.body(SubmitInput),
+)
+async def submit_input(
+    request: Request, thread: ThreadPath, wait: Wait = None, idempotency_key: KeyHeader = None
+) -> Response:
+    command = await command_of(request, thread, "inputs", idempotency_key)
+    wanted = await read_body(request, SubmitInput)
+    return await run(request, accept.submit_input(command, wanted, dependencies(request).limits), wait)
+
+
+@router.post(
+    "/v1/threads/{thread}/inputs/{input_id}/withdraw",
+    summary="Take an input back that no turn has taken",
+    responses=openapi.answers(CommandAnswer, (200, 202), (*TO_A_THREAD, NOT_FOUND)),
+    openapi_extra=openapi.body(WithdrawInput, required=False),
+)
+async def withdraw_input(
+    request: Request, thread: ThreadPath, input_id: InputPath, wait: Wait = None, idempotency_key: KeyHeader = None
+) -> Response:
+    command = await command_of(request, thread, f"inputs/{input_id}/withdraw", idempotency_key)
+    await read_body(request, WithdrawInput, optional=True)
+    if _INPUT.fullmatch(input_id) is None:
+        raise ProblemError(Problem(NOT_FOUND, "The thread has no such input."))
+    return await run(request, accept.withdraw_input(command, input_id), wait)
+
+
+@router.post(
+    "/v1/threads/{thread}/turns/{turn}/cancel",
+    summary="Cancel an open turn",
+    description="The model call is dropped, waiting approvals are settled, running tools are stopped; what had "
+    "finished stays. Untaken steering inputs stay queued unless `discard` is set.",
+    responses=openapi.answers(CommandAnswer, (200, 202), TO_A_THREAD),
+    openapi_extra=openapi.body(CancelTurn, required=False),
+)
+async def cancel_turn(
+    request: Request, thread: ThreadPath, turn: TurnPath, wait: Wait = None, idempotency_key: KeyHeader = None
+) -> Response:
+    command = await command_of(request, thread, f"turns/{turn}/cancel", idempotency_key)
+    wanted = await read_body(request, CancelTurn, optional=True)
+    return await run(request, accept.cancel_turn(command, turn, wanted), wait)

@@ -1,0 +1,13 @@
+select
+    thread, status, title, labels, archived, created_at, updated_at, seq, turn, last_turn, last_outcome, queued,
+    waiting_calls, unknown_calls
+from views.threads
+where
+    tenant = $1
+    and ($2::timestamptz is null or (created_at, thread) < ($2, $3::text))
+    and ($4::boolean is null or archived = $4)
+    and ($5::text is null or status = $5)
+    and ($6::timestamptz is null or updated_at > $6)
+    and ($7::jsonb is null or labels @> $7)
+order by created_at desc, thread desc
+limit $8

@@ -1,0 +1,141 @@
+"""How far the views have come, and what commands ask of them."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from uuid import UUID
+
+import asyncpg
+
+from schemas.ids import DataHash, EventId, ThreadKey
+from schemas.topics import THREAD_EVENTS
+from services.ingest.accept import CallFacts, Stored
+from services.ingest.commands import FoundCommands
+from services.ingest.existence import ThreadRow
+from services.ingest.problems import BAD_CURSOR, VIEWS_UNAVAILABLE, Problem, ProblemError
+
+TOPIC = THREAD_EVENTS.name
+
+_NO_VIEWS = (asyncpg.UndefinedTableError, asyncpg.InvalidSchemaNameError)
+_AWAY = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError)
+
+
+class Database:
+    """The pool, with its errors as problems."""
+
+    def __init__(self, pool: asyncpg.Pool, timeout_seconds: float) -> None:
+        self._pool = pool
+        self._timeout_seconds = timeout_seconds
+
+    async def fetch(self, query: str, *arguments: object) -> list[asyncpg.Record]:
+        """Raises ProblemError (views-unavailable)."""
+        try:
+            async with asyncio.timeout(self._timeout_seconds):
+                return await self._pool.fetch(query, *arguments)
+        except _NO_VIEWS:
+            raise ProblemError(
+                Problem(VIEWS_UNAVAILABLE, "There are no views yet; the projector makes them when it starts.")
+            ) from None
+        except _AWAY as error:
+            raise ProblemError(
+                Problem(VIEWS_UNAVAILABLE, f"The database cannot be asked: {type(error).__name__}.")
+            ) from error
+
+
+class Positions:
+    """How far the views have come. However many wait, one of them asks."""
+
+    def __init__(self, database: Database, sql: Mapping[str, str], poll_seconds: float) -> None:
+        self._database = database
+        self._query = sql["positions"]
+        self._poll_seconds = poll_seconds
+        self._asking = asyncio.Lock()
+        self._looks = 0
+        self._next_offsets: dict[int, int] = {}
+
+    async def wait_for(self, partition: int, offset: int, timeout_seconds: float) -> bool:
+        """Whether the views hold all records of the partition below the offset, waited for as long as allowed.
+
+        Raises ProblemError (views-unavailable).
+        """
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                await self._look(self._looks)
+                while self._next_offsets.get(partition, 0) < offset:
+                    await asyncio.sleep(self._poll_seconds)
+                    await self._look(self._looks)
+        except TimeoutError:
+            return False
+        return True
+
+    async def _look(self, seen: int) -> None:
+        async with self._asking:
+            if self._looks > seen:
+                return  # another one has asked since
+            rows = await self._database.fetch(self._query, TOPIC)
+            self._next_offsets = {row["partition"]: row["next_offset"] for row in rows}
+            self._looks += 1
+
+
+class CommandViews:
+    """Implements `existence.ThreadRows` and `commands.EarlierCommands`."""
+
+    def __init__(self, database: Database, sql: Mapping[str, str], poll_seconds: float) -> None:
+        self._database = database
+        self._sql = sql
+        self._poll_seconds = poll_seconds
+        self._positions = Positions(database, sql, poll_seconds)
+
+    async def wait_for(self, partition: int, offset: int, timeout_seconds: float) -> bool:
+        return await self._positions.wait_for(partition, offset, timeout_seconds)
+
+    async def reached(self, partition: int | None, value: int, key: ThreadKey | None, timeout_seconds: float) -> bool:
+        """Whether the views hold the record at an offset of a partition or, without one, at a seq of the thread."""
+        if partition is not None:
+            return await self._positions.wait_for(partition, value + 1, timeout_seconds)
+        if key is None:
+            raise ProblemError(Problem(BAD_CURSOR, "A list of threads has no seq; name partition:offset."))
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                while (await self.thread_row(key, 0)).seq < value:  # noqa: ASYNC110 - another process moves it
+                    await asyncio.sleep(self._poll_seconds)
+        except TimeoutError:
+            return False
+        return True
+
+    async def thread_row(self, key: ThreadKey, partition: int) -> ThreadRow:
+        [row] = await self._database.fetch(self._sql["thread_row"], key.tenant, key.thread, TOPIC, partition)
+        return ThreadRow(row["next_offset"], row["offset"], row["exists"], row["queued"], row["seq"])
+
+    async def find(self, key: ThreadKey, partition: int, ids: Sequence[EventId]) -> FoundCommands:
+        wanted = [UUID(event_id) for event_id in ids]
+        query = self._sql["earlier_commands"]
+        rows = await self._database.fetch(query, key.tenant, key.thread, TOPIC, partition, wanted)
+        first = {EventId(str(row["id"])): _stored(row) for row in rows if row["id"] is not None}
+        return FoundCommands(first, None if rows[0]["has_row"] else rows[0]["next_offset"])
+
+    async def find_after(
+        self, key: ThreadKey, event_id: EventId, partition: int, offset: int, timeout_seconds: float
+    ) -> Stored | None:
+        if not await self._positions.wait_for(partition, offset + 1, timeout_seconds):
+            return None
+        return (await self.find(key, partition, [event_id])).first.get(event_id)
+
+    async def call_facts(self, key: ThreadKey, call: str) -> CallFacts | None:
+        rows = await self._database.fetch(self._sql["call_facts"], key.tenant, key.thread, call)
+        if not rows:
+            return None
+        tool, attempts, pool, claim = rows[0]
+        return CallFacts(tool, attempts, pool, None if claim is None else str(claim))
+
+
+def _stored(row: asyncpg.Record) -> Stored:
+    return Stored(
+        EventId(str(row["id"])),
+        row["type"],
+        DataHash(row["data_hash"]),
+        row["partition"],
+        row["offset"],
+        row["seq"],
+        row["effect"],
+        row["reason"],
+    )
