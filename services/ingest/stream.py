@@ -33,8 +33,8 @@ class StreamOptions:
 
 
 class EventStream(Response):
-    """Owns the watch; `first` is what it has given already. `applied_only` leaves out what did not take effect; `until_turn_end` closes after the next
-    turn.ended that did.
+    """Owns the watch; `first` is what it has given already. `applied_only` leaves out what did not take effect;
+    `until_turn_end` closes after the next turn.ended that did.
     """
 
     def __init__(

@@ -1,24 +1,26 @@
 """GET /v1/threads/{id}/events: a thread's records as a stream of server-sent events, or as a page of JSON."""
 
 from fastapi import APIRouter
-from pydantic import JsonValue
+from pydantic import BaseModel, JsonValue
 from starlette.requests import Request
 from starlette.responses import Response
 
 from schemas.ids import ThreadId, ThreadKey
 from services.chassis.states import StatesUnavailableError
+from services.ingest import openapi
 from services.ingest.dependencies import authorized, dependencies
 from services.ingest.frames import fact_json
-from services.ingest.live import BehindError, CursorError, TooManyWatchesError
+from services.ingest.history import EventPage
+from services.ingest.live import BehindError, CursorError, TooManyWatchesError, WatchCutError
 from services.ingest.problems import (
     BAD_CURSOR,
     INVALID_REQUEST,
     OVERLOADED,
+    THREAD_NOT_FOUND,
     VIEWS_BEHIND,
     VIEWS_UNAVAILABLE,
     Problem,
     ProblemError,
-    ProblemType,
 )
 from services.ingest.settings import IngestSettings
 from services.ingest.stream import EventStream, StreamOptions
@@ -52,25 +54,30 @@ def _parameters() -> list[JsonValue]:
     ]
 
 
-_PAGE: dict[str, JsonValue] = {
-    "type": "object",
-    "required": ["events", "next_after", "end"],
-    "properties": {
-        "events": {"type": "array", "items": {"type": "object"}},
-        "next_after": {"type": "integer"},
-        "end": {"type": "boolean"},
-    },
-}
+class EventsPage(BaseModel):
+    events: list[dict[str, JsonValue]]
+    next_after: int
+    """Cursor of the next page."""
+    end: bool
+    """Whether the views held nothing later."""
 
-router = APIRouter()
+
+def _responses() -> dict[int | str, dict[str, object]]:
+    problems = (BAD_CURSOR, THREAD_NOT_FOUND, INVALID_REQUEST, VIEWS_BEHIND, *openapi.OF_READS)
+    described = openapi.answers(EventsPage, (200,), problems)
+    described[200]["description"] = "The stream, or a page."
+    described[200]["content"] = {EVENT_STREAM: {"schema": {"type": "string"}}}
+    return described
+
+
+router = APIRouter(tags=["events"])
 
 
 @router.get(
     "/v1/threads/{thread}/events",  # noqa: FAST003 - parsed by hand, see below
     summary="Follow or page through a thread's events",
     description=DESCRIPTION,
-    response_class=Response,
-    responses={200: {"content": {EVENT_STREAM: {}, "application/json": {"schema": _PAGE}}}},
+    responses=_responses(),
     # FastAPI's own parsing would cost more than everything else before the first event.
     openapi_extra={"parameters": _parameters()},
 )
@@ -85,30 +92,37 @@ async def events(request: Request) -> Response:
     limit = _limit(query.get("limit"), deps.settings)
     await deps.known.require(key)
     try:
-        if EVENT_STREAM in request.headers.get("accept", ""):
-            watch = await deps.watches.watch(key, after)
-            options = StreamOptions(
-                deps.settings.ingest_stream_heartbeat_seconds, deps.settings.ingest_stream_send_seconds
-            )
-            return EventStream(watch, options, applied_only=applied_only, until_turn_end=until_turn_end)
-        page = await deps.watches.history.page_of(key, after, limit, applied_only=applied_only)
-    except (CursorError, StatesUnavailableError, BehindError, TooManyWatchesError) as error:
-        raise ProblemError(Problem(_problem_type(error), f"{error}.")) from error
+        if EVENT_STREAM not in request.headers.get("accept", ""):
+            return _page(await deps.watches.history.page_of(key, after, limit, applied_only=applied_only))
+        watch = await deps.watches.watch(key, after)
+        try:
+            # The first look comes before the headers, so that what it raises has a status.
+            first = await watch.next(0)
+        except BaseException:
+            watch.close()
+            raise
+    except (CursorError, StatesUnavailableError, BehindError, TooManyWatchesError, WatchCutError) as error:
+        raise ProblemError(_problem(error)) from error
+    options = StreamOptions(deps.settings.ingest_stream_heartbeat_seconds, deps.settings.ingest_stream_send_seconds)
+    return EventStream(watch, first, options, applied_only=applied_only, until_turn_end=until_turn_end)
+
+
+def _page(page: EventPage) -> Response:
     tail = f'],"next_after":{page.next_after},"end":{"true" if page.is_end else "false"}}}'
     body = b'{"events":[' + b",".join([fact_json(record) for record in page.records]) + tail.encode()
     return Response(body, media_type="application/json")
 
 
-def _problem_type(error: Exception) -> ProblemType:
+def _problem(error: Exception) -> Problem:
     match error:
         case CursorError():
-            return BAD_CURSOR
+            return Problem(BAD_CURSOR, f"{error}.")
         case TooManyWatchesError():
-            return OVERLOADED
-        case BehindError():
-            return VIEWS_BEHIND
+            return Problem(OVERLOADED, f"{error}.")
+        case StatesUnavailableError():
+            return Problem(VIEWS_UNAVAILABLE, "The database cannot be asked.")
         case _:
-            return VIEWS_UNAVAILABLE
+            return Problem(VIEWS_BEHIND, f"{error}.")
 
 
 def _cursor(text: str | None) -> int:
@@ -134,7 +148,7 @@ def _choice(text: str | None, name: str, choice: str) -> bool:
 
 
 def _invalid(name: str, expected: str, text: str) -> ProblemError:
-    errors: JsonValue = [{"place": f"query.{name}", "message": f"must be {expected}"}]
+    errors: JsonValue = [{"place": f"query.{name}", "detail": f"must be {expected}"}]
     return ProblemError(
         Problem(INVALID_REQUEST, f"{name} is {text[:60]!r}; it must be {expected}.", {"errors": errors})
     )
