@@ -105,7 +105,8 @@ create table turns (
     started_at timestamptz not null,
     cancel_cause text,
     cancelled_at timestamptz,
-    recoveries int,
+    recovered_at timestamptz,
+    recovered_by text,
     steps bigint not null,
     input_tokens bigint not null,
     output_tokens bigint not null,
@@ -126,7 +127,7 @@ comment on column turns.agent_version is 'Of the software that started it.';
 comment on column turns.config_seq is 'Seq of the record that set the pinned configuration.';
 comment on column turns.base is 'Seq of the last compaction, rewind or import before it; 0 where there was none.';
 comment on column turns.cancel_cause is 'user, limit, recovery, parent, interrupt or close.';
-comment on column turns.recoveries is 'How often another owner took it over; null where never.';
+comment on column turns.recovered_at is 'When another owner took it over, the last time.';
 comment on column turns.steps is 'Finished model calls.';
 comment on column turns.waited_ms is 'Time in which nothing could go on without a person; it counts against no limit.';
 comment on column turns.unknown_calls is 'Named by its end; resolved afterwards or not.';
@@ -233,7 +234,7 @@ create table tool_calls (
 create index tool_calls_for_people on tool_calls (tenant, status, thread, turn, step, index)
     where status in ('waiting', 'unknown');
 
-comment on table tool_calls is 'A row per call that a model proposed. In the schema views it has a column more: result, from items.';
+comment on table tool_calls is 'A row per call that a model proposed. In the schema views it has a column more, result: what came of it.';
 comment on column tool_calls.call is 'turn.step.index.';
 comment on column tool_calls.args is 'In force: an approver may have edited them.';
 comment on column tool_calls.malformed is 'The arguments as the model wrote them where they are no JSON object.';
@@ -374,3 +375,25 @@ comment on column dead_letters.at is 'The broker''s time of the record.';
 comment on column dead_letters.headers is 'Pairs of name and value; what is no text is replaced.';
 comment on column dead_letters.value is 'Its first bytes, up to a limit.';
 comment on column dead_letters.value_bytes is 'Its whole length.';
+
+create view tool_calls_with_results as
+select c.*, i.content -> 'content' as result
+from tool_calls c
+left join items i
+    on i.tenant = c.tenant and i.thread = c.thread and i.seq = c.settled_seq and i.call = c.call
+    and i.kind in ('tool_result', 'resolution');
+
+create view approvals as
+select tenant, thread, call, turn, step, index, tool, args, call_hash, effect,
+    approval_reason as reason, approval_requested_at as requested_at, approval_expires_at as expires_at
+from tool_calls
+where status = 'waiting';
+
+comment on view approvals is 'Calls that wait for a person''s approval.';
+
+create view unknown_calls as
+select tenant, thread, call, turn, step, index, tool, args, call_hash, effect, pool, attempts, executor, started_at, evidence
+from tool_calls
+where status = 'unknown';
+
+comment on view unknown_calls is 'Calls of which is not known whether they ran; they wait for a person.';

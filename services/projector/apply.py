@@ -1,0 +1,279 @@
+"""Records to rows: fold, project, write, one transaction per batch.
+
+While one batch is written, the next is folded on top of it, so that this process and the database work at the same
+time. What comes of the first decides: if it was not written as it was (a row was refused), the second is folded again.
+
+A record is written once: each transaction moves the positions of its partitions from where its records begin to where
+they end, under the epoch with which this projector claimed them. If that does not fit, nothing is written and the
+caller is told (FenceError): another projector has the partition, or the database came back from a crash without its
+last commits. It then starts again from the stored positions.
+
+When the database refuses a batch, it is written in halves, each in its own transaction, until the one record is found
+that it refuses. That record is set aside: a dead letter and its thread quarantined; the partition goes on.
+
+Dead letters go to their topic before the commit: a crash in between sends them again, never loses them.
+"""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple, TypeVar
+
+import structlog
+
+from schemas.codec import Record, Unreadable, decode
+from schemas.ids import ThreadKey
+from services.chassis.clock import Clock
+from services.chassis.log import Incoming
+from services.projector.errors import RowRefusedError, StoreAwayError
+from services.projector.metrics import ProjectorMetrics
+from services.projector.projections.batch import Batch, Kept, Refused
+from services.projector.projections.dead_letters import DeadLetter
+from services.projector.settings import ProjectorSettings
+from services.projector.store import Claim, GenerationStore, Span
+
+RECORDS_PER_TURN_OF_THE_LOOP: Final = 64
+"""Folding gives way to the task that writes after so many."""
+
+logger = structlog.get_logger()
+
+_T = TypeVar("_T")
+
+PublishDeadLetters = Callable[[Sequence[DeadLetter]], Awaitable[None]]
+
+
+class _Decoded(NamedTuple):
+    incoming: Incoming
+    record: Record | Unreadable
+
+
+@dataclass(slots=True, eq=False)
+class _Position:
+    owner_epoch: int
+    stored: int
+    """The offset up to which rows are committed."""
+
+
+class Applier:
+    """For one generation. `submit` and `settle` are for one task; they raise what its last batch came to."""
+
+    def __init__(
+        self,
+        store: GenerationStore,
+        partition_of: Callable[[ThreadKey], int],
+        publish: PublishDeadLetters,
+        clock: Clock,
+        settings: ProjectorSettings,
+        metrics: ProjectorMetrics,
+    ) -> None:
+        self.store = store
+        self._partition_of = partition_of
+        self._publish = publish
+        self._clock = clock
+        self._settings = settings
+        self._metrics = metrics
+        self._positions: dict[int, _Position] = {}
+        self._stored: OrderedDict[ThreadKey, Kept] = OrderedDict()
+        """As the database has them; the least recently used first."""
+        self._in_flight: Mapping[ThreadKey, Kept] = {}
+        """As they are once the batch that is being written is committed."""
+        self._writing: asyncio.Task[bool] | None = None
+
+    def hold(self, claims: Mapping[int, Claim]) -> None:
+        """Begin to write these partitions, from where they are stored. Nothing may be under way: see `settle`.
+
+        What is known of their threads may be old by now: others may have written them.
+        """
+        self._in_flight = {}
+        for key in [key for key in self._stored if self._partition_of(key) in claims]:
+            del self._stored[key]
+        for partition, claim in claims.items():
+            self._positions[partition] = _Position(claim.owner_epoch, claim.next_offset)
+
+    def release(self, partitions: Iterable[int]) -> None:
+        for partition in partitions:
+            self._positions.pop(partition, None)
+
+    def positions(self) -> dict[int, int]:
+        """Offset of the first record that is not committed, by partition held."""
+        return {partition: position.stored for partition, position in self._positions.items()}
+
+    async def submit(self, records: Sequence[Incoming]) -> None:
+        """Fold the records beside the batch that is being written, wait for that, and begin to write these."""
+        held = [incoming for incoming in records if incoming.partition in self._positions]
+        if not held:
+            return
+        decoded = await self._decode(held)
+        batch = await self._fold(decoded)
+        if not await self.settle():
+            batch = await self._fold(decoded)
+        self._in_flight = batch.kept
+        self._writing = asyncio.create_task(self._write(batch, decoded), name="write-batch")
+
+    async def settle(self, timeout_seconds: float | None = None) -> bool:
+        """Wait until the last batch is written. False where it was not written as it had been folded.
+
+        TimeoutError where it takes longer than the timeout; it goes on all the same.
+        """
+        writing = self._writing
+        if writing is None:
+            return True
+        done, _ = await asyncio.wait([writing], timeout=timeout_seconds)
+        if not done:
+            raise TimeoutError
+        self._writing = None
+        try:
+            return writing.result()
+        except BaseException:
+            self._forget()
+            raise
+
+    async def abandon(self) -> None:
+        """Give up what is being written and all that is known: the next batch starts from the stored rows."""
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            writing.cancel()
+            await asyncio.wait([writing])
+        self._forget()
+
+    def _forget(self) -> None:
+        self._in_flight = {}
+        self._stored.clear()
+
+    # Folding
+
+    async def _decode(self, records: Sequence[Incoming]) -> list[_Decoded]:
+        decoded: list[_Decoded] = []
+        for number, incoming in enumerate(records, start=1):
+            record = decode(incoming.key, incoming.headers, incoming.value, incoming.offset, incoming.timestamp_ms)
+            decoded.append(_Decoded(incoming, record))
+            if number % RECORDS_PER_TURN_OF_THE_LOOP == 0:
+                await asyncio.sleep(0)
+        return decoded
+
+    async def _fold(self, decoded: Sequence[_Decoded], refused: Refused | None = None) -> Batch:
+        known = await self._known(decoded)
+        batch = Batch(
+            topic=self.store.generation.topic,
+            known=known,
+            partition_of=self._partition_of,
+            dead_letter_bytes_max=self._settings.projector_dead_letter_bytes_max,
+            refused=refused,
+        )
+        for number, (incoming, record) in enumerate(decoded, start=1):
+            batch.take(incoming, record)
+            if number % RECORDS_PER_TURN_OF_THE_LOOP == 0:
+                await asyncio.sleep(0)
+        batch.finish()
+        return batch
+
+    async def _known(self, decoded: Sequence[_Decoded]) -> dict[ThreadKey, Kept]:
+        """What is kept of the batch's threads: as the batch being written leaves them, from memory, or loaded."""
+        keys = dict.fromkeys(item.record.key for item in decoded if isinstance(item.record, Record))
+        known: dict[ThreadKey, Kept] = {}
+        missing: list[ThreadKey] = []
+        for key in keys:
+            kept = self._in_flight.get(key) or self._stored.get(key)
+            if kept is None:
+                missing.append(key)
+            else:
+                known[key] = kept
+        if missing:
+            known |= await self._again_while_away(lambda: self.store.load(missing))
+            self._metrics.states_loaded.inc(len(missing))
+        return known
+
+    # Writing
+
+    async def _write(self, batch: Batch, decoded: Sequence[_Decoded]) -> bool:
+        """True where the batch was written as it is."""
+        try:
+            await self._commit(batch, decoded)
+        except RowRefusedError as error:
+            logger.warning("batch_refused", records=len(decoded), reason=str(error))
+            self._in_flight = {}
+            await self._write_in_parts(decoded)
+            return False
+        return True
+
+    async def _write_in_parts(self, decoded: Sequence[_Decoded]) -> None:
+        parts = _halves(decoded)
+        while parts:
+            part = parts.pop()
+            try:
+                await self._commit(await self._fold(part), part)
+            except RowRefusedError as error:
+                if len(part) > 1:
+                    parts.extend(_halves(part))
+                else:
+                    await self._set_aside(part[0], str(error))
+
+    async def _set_aside(self, item: _Decoded, error: str) -> None:
+        incoming = item.incoming
+        refused = Refused(incoming.partition, incoming.offset, f"the database refuses a row of it: {error}")
+        await self._commit(await self._fold([item], refused), [item])
+        self._metrics.quarantined.inc()
+        logger.error("thread_quarantined", key=incoming.key, partition=incoming.partition, offset=incoming.offset)
+
+    async def _commit(self, batch: Batch, decoded: Sequence[_Decoded]) -> None:
+        if batch.dead:
+            await self._publish(batch.dead)
+        spans = self._spans(decoded)
+        await self._again_while_away(lambda: self._write_once(batch, spans))
+        for span in spans:
+            position = self._positions.get(span.partition)
+            if position is not None and position.owner_epoch == span.owner_epoch:
+                position.stored = span.to_offset
+        self._remember(batch.kept)
+        self._count(batch, decoded)
+
+    async def _write_once(self, batch: Batch, spans: Sequence[Span]) -> None:
+        with self._metrics.write_seconds.time():
+            await self.store.write(batch, spans)
+
+    def _spans(self, decoded: Sequence[_Decoded]) -> list[Span]:
+        ends: dict[int, int] = {}
+        for incoming, _ in decoded:
+            ends[incoming.partition] = incoming.offset + 1
+        spans = []
+        for partition, to_offset in sorted(ends.items()):
+            # One that was released meanwhile has another owner, whose epoch lets this batch fail.
+            position = self._positions.get(partition) or _Position(0, 0)
+            spans.append(Span(partition, position.owner_epoch, position.stored, to_offset))
+        return spans
+
+    def _remember(self, kept: Mapping[ThreadKey, Kept]) -> None:
+        stored = self._stored
+        for key, value in kept.items():
+            stored[key] = value
+            stored.move_to_end(key)
+        while len(stored) > self._settings.projector_states_max:
+            stored.popitem(last=False)
+
+    def _count(self, batch: Batch, decoded: Sequence[_Decoded]) -> None:
+        metrics = self._metrics
+        metrics.batch_records.observe(len(decoded))
+        for effect, count in batch.effects.items():
+            metrics.records.labels(effect).inc(count)
+        metrics.dead_letters.inc(len(batch.dead))
+        if decoded:
+            metrics.delay_seconds.set((self._clock.now_ms() - decoded[-1].incoming.timestamp_ms) / 1000)
+
+    async def _again_while_away(self, work: Callable[[], Awaitable[_T]]) -> _T:
+        """Until the database answers: records wait in the log, so nothing is lost by waiting."""
+        pause = self._settings.projector_retry_seconds
+        while True:
+            try:
+                return await work()
+            except StoreAwayError as error:
+                self._metrics.retries.inc()
+                logger.warning("database_away", error=str(error), again_in_seconds=pause)
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, self._settings.projector_retry_seconds_max)
+
+
+def _halves(decoded: Sequence[_Decoded]) -> list[Sequence[_Decoded]]:
+    """As a stack: the first half is on top."""
+    middle = (len(decoded) + 1) // 2
+    return [half for half in (decoded[middle:], decoded[:middle]) if half]

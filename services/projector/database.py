@@ -1,0 +1,92 @@
+"""Connections that write one generation: its schema first on the search path, and types as the projections have them.
+
+Times go in as milliseconds since 1970, json and jsonb as the bytes of their JSON.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+import asyncpg
+
+from services.chassis.postgres import set_jsonb_codec
+from services.projector.settings import ProjectorSettings
+
+AWAY: Final = (
+    OSError,
+    TimeoutError,
+    asyncpg.InterfaceError,
+    asyncpg.PostgresConnectionError,
+    asyncpg.OperatorInterventionError,
+    asyncpg.InsufficientResourcesError,
+    asyncpg.TransactionRollbackError,
+    asyncpg.PostgresSystemError,
+    asyncpg.InternalServerError,
+    asyncpg.ObjectInUseError,
+    asyncpg.LockNotAvailableError,
+    asyncpg.InvalidAuthorizationSpecificationError,
+    asyncpg.InvalidCatalogNameError,
+    asyncpg.ReadOnlySQLTransactionError,
+)
+"""Says nothing about the rows: the same may go well later. Full disks, restarts and deadlocks among them."""
+
+POSTGRES_EPOCH_US: Final = 946_684_800_000_000
+TIME_MS_MAX: Final = 253_402_300_799_999
+"""The end of the year 9999: what readers' languages can hold."""
+
+_WRITER: Final[Mapping[str, str]] = {
+    # What is lost with a crash of the database is projected again, from the stored positions.
+    "synchronous_commit": "off",
+    # The plan of a statement is made when the tables are empty and kept: without these it would scan them for ever.
+    "enable_seqscan": "off",
+    "enable_hashjoin": "off",
+    "enable_mergejoin": "off",
+}
+
+
+async def connect(dsn: str, settings: ProjectorSettings, schema: str | None = None) -> asyncpg.Connection:
+    search_path: dict[str, str] = {} if schema is None else {"search_path": schema, **_WRITER}
+    connection = await asyncpg.connect(
+        dsn,
+        timeout=settings.postgres_connect_timeout_seconds,
+        command_timeout=settings.postgres_command_timeout_seconds,
+        server_settings={"application_name": f"threadlog-projector-{settings.instance}", **search_path},
+    )
+    await set_jsonb_codec(connection)
+    await connection.set_type_codec(
+        "json", schema="pg_catalog", format="binary", encoder=_unchanged, decoder=_unchanged
+    )
+    await connection.set_type_codec(
+        "timestamptz", schema="pg_catalog", format="tuple", encoder=_encode_time, decoder=_decode_time
+    )
+    return connection
+
+
+class Link:
+    """One connection, made when it is needed and again after it broke. Not for use by two tasks at once."""
+
+    def __init__(self, dsn: str, settings: ProjectorSettings, schema: str) -> None:
+        self._dsn = dsn
+        self._settings = settings
+        self._schema = schema
+        self._connection: asyncpg.Connection | None = None
+
+    async def connection(self) -> asyncpg.Connection:
+        if self._connection is None or self._connection.is_closed():
+            self._connection = await connect(self._dsn, self._settings, self._schema)
+        return self._connection
+
+    async def close(self) -> None:
+        if self._connection is not None and not self._connection.is_closed():
+            self._connection.terminate()
+
+
+def _unchanged(raw: bytes) -> bytes:
+    return raw
+
+
+def _encode_time(time_ms: int) -> tuple[int]:
+    return (min(time_ms, TIME_MS_MAX) * 1000 - POSTGRES_EPOCH_US,)
+
+
+def _decode_time(stored: tuple[int]) -> int:
+    return (stored[0] + POSTGRES_EPOCH_US) // 1000

@@ -1,0 +1,49 @@
+"""What can go wrong between the projector and its database.
+
+ProjectorError              retriable = False
+├── RowRefusedError         the database refuses a row of the batch: the record is found and set aside
+├── FenceError              a partition has another owner, or is not where its rows begin
+├── GenerationGoneError     the schema is not there any more: swapped and dropped, or dropped by hand
+├── StoreAwayError          retriable: the database does not answer, or cannot write now
+└── OtherLogError           the views were built from another log: never mixed, a person decides
+"""
+
+from collections.abc import Mapping
+from typing import ClassVar, NamedTuple
+
+from schemas.errors import ThreadlogError
+
+
+class StoredPosition(NamedTuple):
+    next_offset: int
+    owner: str
+    owner_epoch: int
+
+
+class ProjectorError(ThreadlogError):
+    pass
+
+
+class RowRefusedError(ProjectorError):
+    pass
+
+
+class FenceError(ProjectorError):
+    def __init__(self, stored: Mapping[int, StoredPosition], taken_over: frozenset[int]) -> None:
+        super().__init__(f"partitions {sorted(stored)} are not where this projector left them: {dict(stored)}")
+        self.stored = stored
+        """Of the partitions that the batch could not move."""
+        self.taken_over = taken_over
+        """Those of them with another owner."""
+
+
+class GenerationGoneError(ProjectorError):
+    pass
+
+
+class StoreAwayError(ProjectorError):
+    retriable: ClassVar[bool] = True
+
+
+class OtherLogError(ProjectorError):
+    pass

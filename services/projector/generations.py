@@ -1,0 +1,192 @@
+"""Generations of the views: how one comes to be, is filled from the log, takes over, and goes.
+
+A generation is a schema `views_g<number>` with everything that is derived from the log: views, states and positions.
+The schema `views` holds what readers use: views of the same names that point at the live generation. They are
+re-pointed in one transaction, which also raises the owner epochs of the generation before, so that its projector
+cannot write any more, notices, and goes on with the new one.
+"""
+
+import contextlib
+from collections.abc import AsyncIterator
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+import asyncpg
+import structlog
+
+from schemas.errors import ThreadlogError
+from schemas.state import FOLD_VERSION
+from schemas.topics import THREAD_EVENTS
+from services.chassis.migrations import migrate as run_migrations
+from services.chassis.sql_files import SqlFiles
+from services.projector.database import connect
+from services.projector.errors import OtherLogError
+from services.projector.projections.batch import PROJECTION_VERSION
+from services.projector.settings import ProjectorSettings
+from services.projector.store import Generation
+
+OWNER: Final = "projector"
+ADVISORY_LOCK: Final = 0x7669_6577_73  # "views"
+"""Held by whoever makes or removes generations."""
+FOLDER: Final = Path(__file__).parent
+
+TABLES: Final = (
+    *("thread_states", "positions", "threads", "turns", "steps", "tool_calls", "items", "usage", "events"),
+    "dead_letters",
+)
+VIEWS: Final = (*TABLES, "approvals", "unknown_calls")
+"""In the order in which a swap re-points them."""
+
+_CHECKSUM: Final = "coalesce(sum(hashtextextended(r::text, 0)::numeric), 0)::text as checksum"
+
+logger = structlog.get_logger()
+
+
+class NotMigratedError(ThreadlogError):
+    pass
+
+
+class OtherVersionError(ThreadlogError):
+    pass
+
+
+async def migrate(dsn: str) -> tuple[str, ...]:
+    """What is not a view. Returns the names of what was applied now."""
+    connection = await asyncpg.connect(dsn)
+    try:
+        return await run_migrations(connection, OWNER, FOLDER / "migrations")
+    finally:
+        await connection.close()
+
+
+async def live_generation(connection: asyncpg.Connection) -> Generation | None:
+    """None where there is none, or where its schema was dropped by hand."""
+    try:
+        row = await connection.fetchrow(_sql()["live_generation"])
+    except (asyncpg.UndefinedTableError, asyncpg.InvalidSchemaNameError):
+        raise NotMigratedError("the database has no threadlog tables; run `threadlog migrate` first") from None
+    if row is None:
+        return None
+    generation = Generation(*row)
+    is_there = await connection.fetchval("select to_regclass($1) is not null", f"{generation.schema}.positions")
+    return generation if is_there else None
+
+
+async def ensure_live(dsn: str, settings: ProjectorSettings, cluster_id: str) -> Generation:
+    """The live generation; an empty one where there is none. Raises where it is not this software's or this log's."""
+    connection = await connect(dsn, settings)
+    try:
+        live = await live_generation(connection)
+        if live is None:
+            async with _alone(connection):
+                live = await live_generation(connection) or await _first(connection, cluster_id)
+    finally:
+        await connection.close()
+    check_generation(live, cluster_id)
+    return live
+
+
+def check_generation(generation: Generation, cluster_id: str) -> None:
+    if (generation.cluster_id, generation.topic) != (cluster_id, THREAD_EVENTS.name):
+        raise OtherLogError(
+            f"the views were built from the topic {generation.topic} of the cluster {generation.cluster_id}, this is "
+            f"{THREAD_EVENTS.name} of {cluster_id}. Connect to that cluster, or use another database, or run "
+            "`threadlog rebuild` to build the views from this log."
+        )
+    if (generation.fold_version, generation.projection_version) != (FOLD_VERSION, PROJECTION_VERSION):
+        raise OtherVersionError(
+            f"the live views are of fold {generation.fold_version} and projection {generation.projection_version}, "
+            f"this version of threadlog has {FOLD_VERSION} and {PROJECTION_VERSION}. Run `threadlog rebuild` with the "
+            "newer of the two versions, then start its services."
+        )
+
+
+async def create_generation(connection: asyncpg.Connection, cluster_id: str) -> Generation:
+    """An empty one beside the live one. In the caller's transaction."""
+    number = await connection.fetchval(
+        _sql()["insert_generation"], FOLD_VERSION, PROJECTION_VERSION, cluster_id, THREAD_EVENTS.name, "building"
+    )
+    generation = Generation(number, FOLD_VERSION, PROJECTION_VERSION, cluster_id, THREAD_EVENTS.name)
+    await connection.execute(f"create schema {generation.schema}")
+    await connection.execute(f"set local search_path to {generation.schema}")
+    await connection.execute(_sql()["generation"])
+    await connection.execute("set local search_path to default")
+    return generation
+
+
+async def make_live(connection: asyncpg.Connection, generation: Generation, old: Generation | None) -> None:
+    """Re-point the views. In the caller's transaction."""
+    for name in VIEWS:
+        source = "tool_calls_with_results" if name == "tool_calls" else name
+        definition = f"view views.{name} as select * from {generation.schema}.{source}"  # noqa: S608
+        try:
+            async with connection.transaction():
+                await connection.execute(f"create or replace {definition}")
+        except asyncpg.InvalidTableDefinitionError:  # other columns: what depends on the old ones has to know
+            await connection.execute(f"drop view views.{name}")
+            await connection.execute(f"create {definition}")
+    if old is not None:
+        await connection.execute(_sql()["set_generation_status"], old.number, "old")
+    await connection.execute(_sql()["set_generation_status"], generation.number, "live")
+
+
+async def drop_generation(connection: asyncpg.Connection, generation: Generation) -> None:
+    async with connection.transaction():
+        await connection.execute(f"drop schema if exists {generation.schema} cascade")
+        await connection.execute(_sql()["delete_generation"], generation.number)
+
+
+async def drop_views(dsn: str, settings: ProjectorSettings) -> int:
+    """Every generation; returns how many. The projector builds the next from the log when it runs."""
+    connection = await connect(dsn, settings)
+    try:
+        async with _alone(connection):
+            generations = await connection.fetch(_sql()["all_generations"])
+            for row in generations:
+                await drop_generation(connection, Generation(*row))
+    finally:
+        await connection.close()
+    return len(generations)
+
+
+async def view_checksums(connection: asyncpg.Connection | asyncpg.Pool, schema: str) -> dict[str, tuple[int, str]]:
+    """Rows and a checksum over all of their columns, per view; whatever the order of the rows.
+
+    Positions without owner and time of writing. `schema` is `views`, or that of a generation.
+    """
+    checksums = {}
+    for name in TABLES:
+        columns = 'topic, "partition", next_offset, cluster_id' if name == "positions" else "*"
+        query = f"select count(*) as rows, {_CHECKSUM} from (select {columns} from {schema}.{name}) as r"  # noqa: S608
+        row = await connection.fetchrow(query)
+        assert row is not None
+        checksums[name] = (row["rows"], row["checksum"])
+    return checksums
+
+
+async def _first(connection: asyncpg.Connection, cluster_id: str) -> Generation:
+    async with connection.transaction():
+        gone = await connection.fetchrow(_sql()["live_generation"])
+        if gone is not None:
+            await connection.execute(_sql()["delete_generation"], gone["number"])
+        generation = await create_generation(connection, cluster_id)
+        await make_live(connection, generation, None)
+    logger.info("generation_created", generation=generation.number)
+    return generation
+
+
+@contextlib.asynccontextmanager
+async def _alone(connection: asyncpg.Connection) -> AsyncIterator[None]:
+    """Whoever else makes or removes generations waits."""
+    await connection.execute("select pg_advisory_lock($1)", ADVISORY_LOCK)
+    try:
+        yield
+    finally:
+        if not connection.is_closed():
+            await connection.execute("select pg_advisory_unlock($1)", ADVISORY_LOCK)
+
+
+@cache
+def _sql() -> SqlFiles:
+    return SqlFiles(FOLDER / "sql")

@@ -1,0 +1,159 @@
+"""A batch of records to its rows: folded in log order, each with the state that the one before left.
+
+Pure: states come in, rows and states go out. The rows depend on the records alone, not on where batches begin: all
+that a row holds comes from its records, merges of changes are associative, and a record that cannot be stored is
+always the same one, because each record has a row of its own in `events` that holds all of it.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from schemas.codec import Record, Unreadable
+from schemas.ids import ThreadKey
+from schemas.state import NOTHING, ThreadState
+from schemas.thread import Effect, Verdict, fold, next_chain
+from services.chassis.log import Incoming
+from services.projector.projections.changes import Applied
+from services.projector.projections.dead_letters import DeadLetter, dead_letter_row
+from services.projector.projections.events import bare_event_row, event_row
+from services.projector.projections.items import item_changes
+from services.projector.projections.rows import Rows
+from services.projector.projections.steps import step_changes
+from services.projector.projections.threads import (
+    changed_state_row,
+    changed_thread_row,
+    new_state_row,
+    new_thread_row,
+)
+from services.projector.projections.tool_calls import tool_call_changes
+from services.projector.projections.turns import turn_changes
+from services.projector.projections.usage import usage_row
+
+PROJECTION_VERSION = 1
+"""Goes up with every change of what the rows hold: generations of another version are built anew."""
+
+
+class Kept(NamedTuple):
+    """What the projector holds of a thread."""
+
+    state: ThreadState = NOTHING
+    quarantined: str | None = None
+    is_stored: bool = False
+    """Whether the thread has a row among the states."""
+
+
+class Refused(NamedTuple):
+    """The database refuses a row of the record at this position."""
+
+    partition: int
+    offset: int
+    reason: str
+
+
+@dataclass(slots=True)
+class Batch:
+    """`known` has what is kept of each thread of the batch that has a row; a thread that is missing has none."""
+
+    topic: str
+    known: Mapping[ThreadKey, Kept]
+    partition_of: Callable[[ThreadKey], int]
+    dead_letter_bytes_max: int
+    refused: Refused | None = None
+    rows: Rows = field(default_factory=Rows)
+    kept: dict[ThreadKey, Kept] = field(default_factory=dict)
+    """What is to be kept afterwards of the threads that the batch touched."""
+    shown: dict[ThreadKey, ThreadState] = field(default_factory=dict)
+    """What the views show of them: behind the state once a thread is quarantined."""
+    dead: list[DeadLetter] = field(default_factory=list)
+    effects: dict[Effect, int] = field(default_factory=dict)
+
+    def take(self, incoming: Incoming, decoded: Record | Unreadable) -> None:
+        if isinstance(decoded, Unreadable):
+            self._bury(DeadLetter(incoming, decoded.reason))
+            return
+        key = decoded.key
+        home = self.partition_of(key)
+        if home != incoming.partition:
+            self._bury(DeadLetter(incoming, f"the key belongs to partition {home}", key))
+            return
+        kept = self.kept.get(key) or self.known.get(key) or Kept()
+        if decoded.offset <= kept.state.offset:
+            return
+        applied, failure = _fold(kept.state, decoded)
+        self.effects[applied.verdict.effect] = self.effects.get(applied.verdict.effect, 0) + 1
+        reason = failure or self._why_refused(incoming)
+        if reason is None and kept.quarantined is None:
+            reason = self._project(applied, incoming)
+        seq = applied.after.seq
+        if reason is not None:
+            self._bury(DeadLetter(incoming, reason, key, seq))
+        elif decoded.problem is not None and decoded.problem.understood:
+            self._bury(DeadLetter(incoming, decoded.problem.reason, key, seq))
+        quarantined = kept.quarantined
+        if quarantined is None and reason is not None:
+            quarantined = f"seq {seq}: {reason}"
+        if quarantined is not None:
+            self.rows.events.append(bare_event_row(decoded, applied.after, applied.verdict, incoming.partition))
+        self.kept[key] = Kept(applied.after, quarantined, kept.is_stored)
+
+    def finish(self) -> None:
+        """The rows that each thread has once per batch."""
+        for key, state in self.shown.items():
+            if state.exists:
+                self._write_thread(key, state)
+        for key, (state, quarantined, is_stored) in self.kept.items():
+            if is_stored:
+                self.rows.changed_states.append(changed_state_row(key, state, quarantined))
+            else:
+                self.rows.new_states.append(new_state_row(key, self.topic, self.partition_of(key), state, quarantined))
+            self.kept[key] = Kept(state, quarantined, is_stored=True)
+
+    def _write_thread(self, key: ThreadKey, state: ThreadState) -> None:
+        before = self.known.get(key)
+        if before is not None and before.state.exists:
+            self.rows.changed_threads.append(changed_thread_row(key, before.state, state))
+        else:
+            self.rows.new_threads.append(new_thread_row(key, self.partition_of(key), state))
+
+    def _project(self, applied: Applied, incoming: Incoming) -> str | None:
+        """Why the record cannot be shown, or None where its rows are added."""
+        rows = self.rows
+        try:
+            if applied.verdict.effect == "applied":
+                changes = [
+                    *turn_changes(applied),
+                    *step_changes(applied),
+                    *tool_call_changes(applied),
+                    *item_changes(applied),
+                ]
+                rows.add(changes)
+            used = usage_row(applied)
+        except Exception as error:  # noqa: BLE001  # one record's bug must not stop its partition
+            return f"its rows cannot be made: {type(error).__name__}"
+        if used is not None:
+            rows.usage.append(used)
+        rows.events.append(event_row(applied, incoming.partition, incoming.value))
+        self.shown[applied.record.key] = applied.after
+        return None
+
+    def _why_refused(self, incoming: Incoming) -> str | None:
+        refused = self.refused
+        if refused is not None and (incoming.partition, incoming.offset) == refused[:2]:
+            return refused.reason
+        return None
+
+    def _bury(self, dead: DeadLetter) -> None:
+        self.dead.append(dead)
+        self.rows.dead_letters.append(dead_letter_row(dead, self.dead_letter_bytes_max))
+
+
+def _fold(before: ThreadState, record: Record) -> tuple[Applied, str | None]:
+    """With the reason where the fold failed; the record then counts, and changes nothing else."""
+    try:
+        after, verdict = fold(before, record)
+    except Exception as error:  # noqa: BLE001  # the fold is total; if it is not, one thread must not stop the others
+        after = replace(before, seq=before.seq + 1, offset=record.offset, chain=next_chain(before.chain, record))
+        verdict = Verdict("rejected", "the fold failed")
+        return Applied(record, before, after, verdict), f"the fold failed: {type(error).__name__}"
+    return Applied(record, before, after, verdict), None

@@ -1,0 +1,70 @@
+"""Records that cannot be read or stored, as a row and as a record of the dead-letter topic."""
+
+from typing import NamedTuple
+
+from schemas.ids import ThreadKey
+from services.chassis.log import Incoming, Outgoing
+from services.projector.projections.changes import json_bytes
+
+COLUMNS = (
+    *("topic", "partition", "offset", "tenant", "thread", "seq", "reason", "at", "key", "headers", "value"),
+    "value_bytes",
+)
+HEADERS_MAX = 32
+HEADER_BYTES_MAX = 1_024
+KEY_BYTES_MAX = 1_024
+REASON_CHARACTERS_MAX = 1_000
+
+
+class DeadLetter(NamedTuple):
+    incoming: Incoming
+    reason: str
+    key: ThreadKey | None = None
+    seq: int | None = None
+
+
+def dead_letter_row(dead: DeadLetter, bytes_max: int) -> tuple[object, ...]:
+    incoming, reason, key, seq = dead
+    value = incoming.value
+    return (
+        incoming.topic,
+        incoming.partition,
+        incoming.offset,
+        None if key is None else key.tenant,
+        None if key is None else key.thread,
+        seq,
+        _storable(reason),
+        incoming.timestamp_ms,
+        None if incoming.key is None else incoming.key[:KEY_BYTES_MAX],
+        json_bytes([(_storable(name), _text(raw)) for name, raw in _headers(incoming)]),
+        None if value is None else value[:bytes_max],
+        0 if value is None else len(value),
+    )
+
+
+def dead_letter_record(dead: DeadLetter, bytes_max: int) -> Outgoing:
+    """The record as it was, up to the limit, with its position and the reason. Consumers dedupe by the position."""
+    incoming = dead.incoming
+    about = (
+        ("threadlog_topic", incoming.topic.encode()),
+        ("threadlog_partition", str(incoming.partition).encode()),
+        ("threadlog_offset", str(incoming.offset).encode()),
+        ("threadlog_reason", _storable(dead.reason).encode("utf-8", "replace")),
+        ("threadlog_value_bytes", str(len(incoming.value or b"")).encode()),
+    )
+    key = (incoming.key or b"")[:KEY_BYTES_MAX]
+    value = None if incoming.value is None else incoming.value[:bytes_max]
+    return Outgoing(key, value, (*_headers(incoming), *about), incoming.timestamp_ms)
+
+
+def _headers(incoming: Incoming) -> tuple[tuple[str, bytes], ...]:
+    return tuple([(name[:HEADER_BYTES_MAX], raw[:HEADER_BYTES_MAX]) for name, raw in incoming.headers[:HEADERS_MAX]])
+
+
+def _text(raw: bytes) -> str:
+    return _storable(raw.decode("utf-8", "replace"))
+
+
+def _storable(text: str) -> str:
+    """As a database takes it: U+0000 is replaced by its picture."""
+    return text.replace("\x00", "\u2400")[:REASON_CHARACTERS_MAX]

@@ -1,0 +1,112 @@
+"""The rows of a batch: each row at most once, whatever happened to it in between."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import assert_never
+
+from services.projector.projections.changes import (
+    CallItemEdited,
+    Change,
+    ChangedRow,
+    Columns,
+    ItemsCompacted,
+    ItemsRewound,
+    Key,
+    NewRow,
+    Table,
+)
+
+KEYS: Mapping[Table, tuple[str, ...]] = {
+    "turns": ("tenant", "thread", "turn"),
+    "steps": ("tenant", "thread", "turn", "step"),
+    "tool_calls": ("tenant", "thread", "call"),
+    "items": ("tenant", "thread", "seq", "part"),
+}
+CHANGING: Mapping[Table, tuple[str, ...]] = {
+    "turns": (
+        *("status", "outcome", "reason", "cancel_cause", "cancelled_at", "recovered_at", "recovered_by", "steps"),
+        *("input_tokens", "output_tokens", "waited_ms", "ended_seq", "ended_at", "unknown_calls"),
+    ),
+    "steps": (
+        *("status", "attempts", "failures", "model", "owner", "context_seq", "context_items", "context_hash"),
+        *("tools_hash", "attempt_at", "error_kind", "error", "retriable", "retry_at", "finished_seq", "finished_at"),
+        *("finished_attempt", "stop_reason", "response_id", "calls", "input_tokens", "output_tokens"),
+        *("cached_tokens", "reasoning_tokens"),
+    ),
+    "tool_calls": (
+        *("status", "outcome", "args", "call_hash", "effect", "pool", "approval_reason", "approval_requested_at"),
+        *("approval_expires_at", "decision", "decided_by", "decided_at", "decision_reason", "attempts"),
+        *("lost_attempts", "dispatched_at", "deadline_at", "timeout_ms", "idempotency_key", "claim", "executor"),
+        *("started_at", "lease_seconds", "evidence", "resolution", "resolved_by", "note", "milliseconds", "changes"),
+        *("artifacts", "settled_seq", "settled_at", "settled_by"),
+    ),
+    "items": ("turn", "step", "place", "dropped"),
+}
+"""Columns that may change once the row exists."""
+ALL: Mapping[Table, tuple[str, ...]] = {
+    "turns": (
+        *("inputs", "model", "agent_version", "config_seq", "base", "started_seq", "started_at"),
+        *CHANGING["turns"],
+    ),
+    "steps": ("inputs", "started_seq", "started_at", *CHANGING["steps"]),
+    "tool_calls": (
+        *("turn", "step", "index", "tool", "malformed", "proposed_seq", "proposed_at"),
+        *CHANGING["tool_calls"],
+    ),
+    "items": ("kind", "content", "digest", "input", "call", *CHANGING["items"]),
+}
+
+
+def _per_table() -> dict[Table, dict[Key, Columns]]:
+    return {"turns": {}, "steps": {}, "tool_calls": {}, "items": {}}
+
+
+@dataclass(slots=True)
+class Rows:
+    """Tuples are in the order of the columns that their module names, or of `KEYS` and `ALL` or `CHANGING`."""
+
+    new: dict[Table, dict[Key, Columns]] = field(default_factory=_per_table)
+    changed: dict[Table, dict[Key, Columns]] = field(default_factory=_per_table)
+    """Of rows that were there before the batch."""
+    edits: dict[tuple[str, str, int, str], bytes] = field(default_factory=dict)
+    """To items that were there before the batch; written after the new ones."""
+    rewinds: list[ItemsRewound] = field(default_factory=list)
+    compactions: list[ItemsCompacted] = field(default_factory=list)
+    """Written last: they reach items of this batch too, and by their place only those that came before them."""
+    events: list[tuple[object, ...]] = field(default_factory=list)
+    usage: list[tuple[object, ...]] = field(default_factory=list)
+    new_threads: list[tuple[object, ...]] = field(default_factory=list)
+    changed_threads: list[tuple[object, ...]] = field(default_factory=list)
+    new_states: list[tuple[object, ...]] = field(default_factory=list)
+    changed_states: list[tuple[object, ...]] = field(default_factory=list)
+    dead_letters: list[tuple[object, ...]] = field(default_factory=list)
+
+    def add(self, changes: Iterable[Change]) -> None:
+        for change in changes:
+            match change:
+                case ChangedRow(table, key, columns):
+                    row = self.new[table].get(key)
+                    if row is None:
+                        row = self.changed[table].setdefault(key, {})
+                    row.update(columns)
+                case NewRow(table, key, columns):
+                    self.new[table][key] = columns
+                case CallItemEdited():
+                    self._edit(change)
+                case ItemsRewound():
+                    self.rewinds.append(change)
+                case ItemsCompacted():
+                    self.compactions.append(change)
+                case _:
+                    assert_never(change)
+
+    def new_rows(self, table: Table) -> list[tuple[object, ...]]:
+        columns = ALL[table]
+        return [(*key, *map(row.get, columns)) for key, row in self.new[table].items()]
+
+    def changed_rows(self, table: Table) -> list[tuple[object, ...]]:
+        columns = CHANGING[table]
+        return [(*key, *map(row.get, columns)) for key, row in self.changed[table].items()]
+
+    def _edit(self, edited: CallItemEdited) -> None:
+        self.edits[edited[:4]] = edited.args

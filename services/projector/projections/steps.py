@@ -1,0 +1,63 @@
+from collections.abc import Iterator
+
+from schemas.events import StepFailed, StepFinished, StepStarted
+from services.projector.projections.changes import Applied, Change, ChangedRow, Columns, NewRow, given
+
+
+def step_changes(applied: Applied) -> Iterator[Change]:
+    record, before, after, _ = applied
+    match record.data:
+        case StepStarted() as data:
+            yield _started(applied, data)
+        case StepFinished() as data:
+            yield ChangedRow("steps", (*record.key, data.turn, data.step), _finished(applied, data))
+        case StepFailed() as data:
+            columns = given(
+                status="failed",
+                failures=after.turn.step.failures if after.turn is not None and after.turn.step is not None else None,
+                error_kind=data.error.kind,
+                error=data.error.message,
+                retriable=data.retriable,
+                retry_at=data.retry_at_ms,
+            )
+            yield ChangedRow("steps", (*record.key, data.turn, data.step), columns)
+        case _:
+            turn = before.turn
+            if after.turn is None and turn is not None and turn.step is not None and turn.step.status == "open":
+                yield ChangedRow("steps", (*record.key, turn.turn, turn.step.step), {"status": "dropped"})
+
+
+def _started(applied: Applied, data: StepStarted) -> Change:
+    record, _, after, _ = applied
+    key = (*record.key, data.turn, data.step)
+    columns: Columns = {
+        "status": "open",
+        "attempts": data.attempt,
+        "model": data.model,
+        "owner": data.owner,
+        "context_seq": data.context.confirmed_seq,
+        "context_items": data.context.items,
+        "context_hash": data.context.hash,
+        "tools_hash": data.tools_hash,
+        "attempt_at": record.time_ms,
+    }
+    if data.attempt > 1:
+        return ChangedRow("steps", key, columns)
+    columns |= {"inputs": data.inputs, "failures": 0, "started_seq": after.seq, "started_at": record.time_ms}
+    return NewRow("steps", key, columns)
+
+
+def _finished(applied: Applied, data: StepFinished) -> Columns:
+    return given(
+        status="finished",
+        finished_seq=applied.after.seq,
+        finished_at=applied.record.time_ms,
+        finished_attempt=data.attempt,
+        stop_reason=data.stop_reason,
+        response_id=data.response_id,
+        calls=len(data.calls),
+        input_tokens=data.usage.input_tokens,
+        output_tokens=data.usage.output_tokens,
+        cached_tokens=data.usage.cached_tokens,
+        reasoning_tokens=data.usage.reasoning_tokens,
+    )

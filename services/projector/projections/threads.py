@@ -1,0 +1,59 @@
+"""Rows that are written once per thread and batch, from the state at its end."""
+
+from schemas.ids import ThreadKey
+from schemas.state import FOLD_VERSION, ThreadState, dump_state, is_active
+from services.projector.projections.changes import json_bytes
+
+COLUMNS = (
+    *("tenant", "thread", "partition", "created_at", "lineage_kind", "parent", "parent_seq", "parent_call"),
+    *("status", "title", "archived", "updated_at", "seq", "turn", "last_turn", "last_outcome"),
+    *("queued", "waiting_calls", "unknown_calls", "config_seq", "plan_version", "labels", "config"),
+)
+CHANGED_COLUMNS = ("tenant", "thread", *COLUMNS[8:])
+"""All in full, except that labels and config may be None for "as they were"."""
+
+STATE_COLUMNS = ("tenant", "thread", "topic", "partition", "offset", "fold_version", "active", "quarantined", "state")
+CHANGED_STATE_COLUMNS = ("tenant", "thread", *STATE_COLUMNS[4:])
+
+
+def new_thread_row(key: ThreadKey, partition: int, state: ThreadState) -> tuple[object, ...]:
+    lineage = state.lineage
+    of_parent: tuple[object, ...] = (None, None, None, None)
+    if lineage is not None:
+        of_parent = (lineage.kind, lineage.parent, lineage.seq, lineage.call)
+    row = changed_thread_row(key, None, state)
+    return (*key, partition, state.created_ms, *of_parent, *row[2:])
+
+
+def changed_thread_row(key: ThreadKey, before: ThreadState | None, state: ThreadState) -> tuple[object, ...]:
+    """`before` is the state that the row shows; None where there is no row."""
+    statuses = [call.status for call in state.calls.values()]
+    return (
+        *key,
+        state.status,
+        state.title or None,
+        state.archived,
+        state.updated_ms,
+        state.seq,
+        None if state.turn is None else state.turn.turn,
+        state.last_turn,
+        state.last_outcome,
+        len(state.queue),
+        statuses.count("waiting"),
+        statuses.count("unknown"),
+        state.config_seq,
+        state.plan.in_force,
+        None if before is not None and before.labels is state.labels else json_bytes(state.labels),
+        None if before is not None and before.config is state.config else json_bytes(state.config),
+    )
+
+
+def new_state_row(
+    key: ThreadKey, topic: str, partition: int, state: ThreadState, quarantined: str | None
+) -> tuple[object, ...]:
+    row = changed_state_row(key, state, quarantined)
+    return (*key, topic, partition, *row[2:])
+
+
+def changed_state_row(key: ThreadKey, state: ThreadState, quarantined: str | None) -> tuple[object, ...]:
+    return (*key, state.offset, FOLD_VERSION, is_active(state), quarantined, dump_state(state))

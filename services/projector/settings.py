@@ -1,0 +1,34 @@
+from pydantic import Field
+from pydantic_settings import SettingsConfigDict
+
+from services.chassis.settings import MIB, Settings
+
+
+class ProjectorSettings(Settings):
+    model_config = SettingsConfigDict(env_prefix="THREADLOG_", extra="ignore", frozen=True)
+
+    projector_batch_interval_ms: int = Field(default=200, ge=0)
+    """From one commit to the next under load. A record that comes after a quiet time is committed at once."""
+    projector_batch_interval_idle_ms: int = Field(default=20, ge=0)
+    """The same while few records come."""
+    projector_busy_records_per_second: int = Field(default=2_000, ge=1)
+    """From this rate on it is load."""
+    projector_batch_records_max: int = Field(default=5_000, ge=1)
+    projector_batch_bytes_max: int = Field(default=16 * MIB, ge=MIB)
+    """Of values, in one transaction. Two batches are in memory at most, and what one poll brought."""
+    projector_states_max: int = Field(default=10_000, ge=0)
+    """Thread states kept in memory; others are read from the database when a record for them comes."""
+    projector_retry_seconds: float = Field(default=0.1, gt=0)
+    """After a failure of the database; doubled with each one that follows."""
+    projector_retry_seconds_max: float = Field(default=5.0, gt=0)
+    projector_pause_after_seconds: float = Field(default=1.0, gt=0)
+    """A batch that takes longer than this to write pauses reading; the partitions stay assigned."""
+    projector_reclaim_seconds: float = Field(default=10.0, gt=0)
+    """A partition that was taken over, but is still assigned to this projector, is claimed again after this time."""
+    projector_dead_letter_bytes_max: int = Field(default=256 * 1024, ge=0, le=MIB)
+    """What is kept of the value of a record that cannot be read or stored; the record itself stays on its topic."""
+    projector_rebuild_seconds_max: float = Field(default=86_400, gt=0)
+    """A rebuild that has not caught up by then gives up and leaves the live views as they are."""
+    projector_swap_lock_seconds: float = Field(default=2.0, gt=0)
+    """How long a swap of generations waits for running reads before it lets new reads through and tries again."""
+    projector_swap_tries_max: int = Field(default=50, ge=1)

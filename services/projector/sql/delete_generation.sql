@@ -1,0 +1,2 @@
+delete from threadlog.generations
+where number = $1

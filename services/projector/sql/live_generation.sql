@@ -1,0 +1,2 @@
+select number, fold_version, projection_version, cluster_id, topic
+from views.generation

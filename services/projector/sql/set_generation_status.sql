@@ -1,0 +1,2 @@
+update threadlog.generations set status = $2
+where number = $1

@@ -1,0 +1,3 @@
+select number
+from threadlog.generations
+where status = 'building'
