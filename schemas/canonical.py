@@ -1,12 +1,13 @@
 """Canonical JSON: RFC 8785, so that the same data has the same bytes and the same hash whoever writes it.
 
-The standard library's encoder agrees with RFC 8785 except in two places: it writes floats as Python does, and sorts
-names by code points instead of UTF-16 code units. Text in which either could matter goes through the full encoder.
+The standard library's encoder, which is in C, agrees with RFC 8785 except in two places: it writes floats as Python
+does, and sorts names by code points instead of UTF-16 code units. Values in which either could matter go through the
+full encoder.
 """
 
 import json
-import re
 from hashlib import sha256
+from math import inf
 
 import rfc8785
 from pydantic import JsonValue
@@ -16,20 +17,49 @@ from schemas.ids import DataHash
 
 INTEGER_MAX = 2**53 - 1
 """RFC 7493: larger integers do not survive every JSON reader."""
+EXPONENT_MIN = 1e21
+"""From here RFC 8785 writes floats with an exponent. Smaller ones, where they are whole, it writes as integers, and as
+integers they are read back.
+"""
+DEPTH_MAX = 100
+"""Of lists and objects within each other, in what a client, a model or a tool may put into an event."""
+RECORD_DEPTH_MAX = 128
+"""Of a whole event. Readers give up at 200."""
 
-_MAY_DIFFER = re.compile(r"[0-9][.eE][0-9+-]|[\ue000-\uffff\U00010000-\U0010ffff]|NaN|Infinity|[0-9]{16}")
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), sort_keys=True, check_circular=False).encode
 
 
 def canonical_json(value: JsonValue) -> bytes:
-    """Raises UnstorableTextError for what JSON cannot carry exactly: lone surrogates, NaN, integers beyond 2^53."""
-    text = _encode(value)
+    """Raises UnstorableTextError for what JSON cannot carry exactly: lone surrogates, NaN, integers beyond 2^53, and
+    nesting beyond `RECORD_DEPTH_MAX`.
+    """
     try:
-        if _MAY_DIFFER.search(text) is None:
-            return text.encode()
-        return rfc8785.dumps(value)
+        return _encode(value).encode() if _is_plain(value, RECORD_DEPTH_MAX) else rfc8785.dumps(value)
     except (UnicodeEncodeError, rfc8785.CanonicalizationError) as error:
         raise UnstorableTextError(f"JSON cannot carry this exactly: {error}") from error
+
+
+def _is_plain(value: JsonValue, depth: int) -> bool:
+    """Whether the standard library writes the value as RFC 8785 has it."""
+    match value:
+        case None | str() | bool():
+            return True
+        case int() | float():
+            if not is_exact(value):
+                raise UnstorableTextError(f"JSON cannot carry the number {value} exactly; write it as a string")
+            return isinstance(value, int)
+    if depth == 0:
+        raise UnstorableTextError(f"JSON nested deeper than {RECORD_DEPTH_MAX} is not readable everywhere")
+    plain = True
+    if isinstance(value, dict):
+        for name, item in value.items():
+            # Code points sort as UTF-16 does, up to where surrogates begin.
+            plain = (name.isascii() or max(name) < "\ud800") and plain
+            plain = _is_plain(item, depth - 1) and plain
+    else:
+        for item in value:
+            plain = _is_plain(item, depth - 1) and plain
+    return plain
 
 
 def data_hash(value: bytes) -> DataHash:
@@ -41,11 +71,18 @@ def call_hash(tool: str, args: dict[str, JsonValue]) -> str:
     return sha256(canonical_json({"args": args, "tool": tool})).hexdigest()
 
 
-def unstorable(value: JsonValue) -> str | None:
+def is_exact(number: float) -> bool:
+    """Whether every reader of JSON gets the number as it is."""
+    if isinstance(number, int):
+        return abs(number) <= INTEGER_MAX
+    return abs(number) <= INTEGER_MAX or EXPONENT_MIN <= abs(number) < inf
+
+
+def unstorable(value: JsonValue, depth: int = DEPTH_MAX) -> str | None:
     """Why Postgres or JSON could not carry the value exactly, or None where they can.
 
-    U+0000 has no place in Postgres text, a lone surrogate none in UTF-8, and an integer beyond 2^53 is rounded by half
-    of the world's JSON readers.
+    U+0000 has no place in Postgres text, a lone surrogate none in UTF-8, and a whole number beyond 2^53 is rounded by
+    half of the world's JSON readers.
     """
     match value:
         case str():
@@ -54,16 +91,12 @@ def unstorable(value: JsonValue) -> str | None:
             return None if _is_unicode(value) else "text holds a lone surrogate"
         case bool() | None:
             return None
-        case int():
-            return None if -INTEGER_MAX <= value <= INTEGER_MAX else "an integer beyond 2^53; write it as a string"
-        case float():
-            return None if value - value == 0 else "a number that is not finite"
-        case list():
-            return next((reason for item in value if (reason := unstorable(item))), None)
-        case dict():
-            return next(
-                (reason for name, item in value.items() if (reason := unstorable(name) or unstorable(item))), None
-            )
+        case int() | float():
+            return None if is_exact(value) else "a number beyond 2^53, or not finite; write it as a string"
+    if depth == 0:
+        return f"lists and objects nested deeper than {DEPTH_MAX}"
+    parts = value if isinstance(value, list) else [*value, *value.values()]
+    return next((reason for part in parts if (reason := unstorable(part, depth - 1))), None)
 
 
 def _is_unicode(text: str) -> bool:

@@ -5,25 +5,25 @@ that carries the problem instead of the data. What has not is Unreadable and bel
 """
 
 import re
+from collections.abc import Iterable
 from hashlib import sha256
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import pydantic
 import pydantic_core
 
 from schemas.canonical import canonical_json, data_hash
-from schemas.config import Frozen
-from schemas.envelope import Envelope, Headers, from_headers, read_id, to_headers
-from schemas.errors import DataError, DecodeError, HashMismatchError, HeaderError, LimitError
+from schemas.envelope import TIME_MS_MAX, Envelope, Headers, from_headers, read_id, to_headers
+from schemas.errors import DataError, DecodeError, HashMismatchError, HeaderError, LimitError, UnstorableTextError
 from schemas.events import BY_KIND, TYPE_PREFIX, Event, cloudevents_type, service_event_id
 from schemas.ids import DataHash, EventId, ThreadKey, parse_key
 from schemas.topics import RECORD_BYTES_MAX
-from schemas.upcasters import UPCASTERS, Upcasters, upcast
+from schemas.upcasters import UPCASTERS, Data, Upcasters, upcast
 
 _TYPE = re.compile(re.escape(TYPE_PREFIX) + r"([a-z_]+\.[a-z_]+)\.v([1-9][0-9]{0,3})", re.ASCII)
-_KINDS: dict[str, tuple[str, int]] = {
-    cloudevents_type(event): (event.kind, event.version) for event in BY_KIND.values()
-}
+_NEWEST: dict[str, type[Event]] = {cloudevents_type(event): event for event in BY_KIND.values()}
+_ZERO = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
+"""U+0000 in JSON; not its picture, a backslash and six letters."""
 
 
 class Problem(NamedTuple):
@@ -82,9 +82,11 @@ def encode(
 ) -> Encoded:
     """`event_id` is given for client commands and claims; a service's other ids are derived from what the event means.
 
-    Raises LimitError above `bytes_max`, UnstorableTextError for what JSON cannot carry.
+    Raises LimitError above `bytes_max`, UnstorableTextError for what JSON or Postgres cannot carry.
     """
     value = canonical_json(event.model_dump(mode="json", exclude_none=True))
+    if _holds_zero(value):
+        raise UnstorableTextError(f"a {event.kind} whose text holds U+0000, for which Postgres has no place")
     if len(value) > bytes_max:
         raise LimitError(f"a {event.kind} of {len(value)} bytes is over the record limit of {bytes_max}")
     envelope = Envelope(
@@ -103,14 +105,14 @@ def encode(
 
 def decode(
     raw_key: bytes | None,
-    headers: Headers,
+    headers: Iterable[tuple[str, bytes | None]],
     value: bytes | None,
     offset: int,
     timestamp_ms: int = 0,
     upcasters: Upcasters = UPCASTERS,
 ) -> Record | Unreadable:
     """Never raises. `timestamp_ms` is the broker's, shown where the record's own time cannot be read."""
-    by_name = dict(headers)
+    by_name = {name: raw for name, raw in headers if raw is not None}
     try:
         key = parse_key(raw_key)
         event_id = read_id(by_name)
@@ -120,13 +122,18 @@ def decode(
     try:
         envelope = from_headers(event_id, by_name)
     except HeaderError as error:
-        kind = by_name.get("ce_type", b"").decode("utf-8", "replace")[:200]
-        return Record(key, offset, event_id, kind, timestamp_ms, "", "", None, actual, None, Problem(True, str(error)))
-    kind, data, problem = envelope.type, None, None
+        kind = by_name.get("ce_type", b"")[:200].decode("utf-8", "replace").replace("\x00", "\ufffd")
+        time_ms = min(max(timestamp_ms, 0), TIME_MS_MAX)
+        return Record(key, offset, event_id, kind, time_ms, "", "", None, actual, None, Problem(True, str(error)))
+    model, version = _find_model(envelope.type)
+    kind = model.kind if model is not None else envelope.type
+    data, problem = None, None
     try:
-        kind, data = _decode_data(envelope, value, actual, upcasters)
-        if data is None:
+        checked = _check_value(value, actual, envelope.data_hash)
+        if model is None:
             problem = Problem(False, f"{envelope.type} is not known to this version of threadlog")
+        else:
+            data = _read_data(model, version, checked, upcasters)
     except DecodeError as error:
         problem = Problem(True, str(error))
     return Record(
@@ -144,40 +151,49 @@ def decode(
     )
 
 
-def _decode_data(
-    envelope: Envelope, value: bytes | None, actual: DataHash, upcasters: Upcasters
-) -> tuple[str, Event | None]:
+def _find_model(ce_type: str) -> tuple[type[Event] | None, int]:
+    """The model that understands this type, now or by upcasting, and the version of the data."""
+    newest = _NEWEST.get(ce_type)
+    if newest is not None:
+        return newest, newest.version
+    match = _TYPE.fullmatch(ce_type)
+    model = BY_KIND.get(match[1]) if match else None
+    version = int(match[2]) if match else 0
+    return (model, version) if model is not None and version < model.version else (None, version)
+
+
+def _check_value(value: bytes | None, actual: DataHash, written: DataHash) -> bytes:
     if value is None:
         raise DataError("the record has no value")
-    if actual != envelope.data_hash:
-        raise HashMismatchError(f"the value's sha256 is {actual}, its producer wrote {envelope.data_hash}")
-    known = _KINDS.get(envelope.type)
-    if known is not None:
-        return known[0], _validate(BY_KIND[known[0]], value)
-    match = _TYPE.fullmatch(envelope.type)
-    model = BY_KIND.get(match[1]) if match else None
-    if match is None or model is None or int(match[2]) > model.version:
-        return envelope.type, None
-    return match[1], _validate_old(model, match[1], int(match[2]), value, upcasters)
+    if actual != written:
+        raise HashMismatchError(f"the value's sha256 is {actual}, its producer wrote {written[:64]!r}")
+    if _holds_zero(value):
+        raise DataError("text in the data holds U+0000, for which Postgres has no place")
+    return value
 
 
-Model = TypeVar("Model", bound=Frozen)
+def _holds_zero(value: bytes) -> bool:
+    return b"\\u0000" in value and _ZERO.search(value) is not None
 
 
-def _validate(model: type[Event], value: bytes) -> Event:
+def _read_data(model: type[Event], version: int, value: bytes, upcasters: Upcasters) -> Event:
     try:
+        if b"NaN" in value or b"Infinity" in value:
+            pydantic_core.from_json(value, allow_inf_nan=False)
+        if version < model.version:
+            value = pydantic_core.to_json(upcast(model.kind, version, model.version, _read_object(value), upcasters))
         return model.model_validate_json(value)
     except pydantic.ValidationError as error:
-        raise DataError(f"the data does not fit {model.kind} v{model.version}: {first_error(error)}") from None
+        raise DataError(f"the data does not fit {model.kind} v{version}: {first_error(error)}") from None
+    except Exception as error:  # noqa: BLE001  # upcasters work on data that nothing has validated
+        raise DataError(f"the data is no {model.kind} v{version}: {str(error)[:200]}") from None
 
 
-def _validate_old(model: type[Event], kind: str, version: int, value: bytes, upcasters: Upcasters) -> Event:
-    try:
-        raw = pydantic_core.from_json(value)
-        newest = upcast(kind, version, model.version, raw, upcasters)
-        return model.model_validate_json(canonical_json(newest))  # type: ignore[arg-type]  # upcasters yield JSON
-    except (ValueError, KeyError, TypeError) as error:
-        raise DataError(f"the data does not fit {kind} v{version}: {str(error)[:200]}") from None
+def _read_object(value: bytes) -> Data:
+    data = pydantic_core.from_json(value)
+    if not isinstance(data, dict):
+        raise TypeError("it is no JSON object")
+    return data
 
 
 def first_error(error: pydantic.ValidationError) -> str:

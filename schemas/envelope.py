@@ -10,10 +10,16 @@ Headers = tuple[tuple[str, bytes], ...]
 
 SPECVERSION = b"1.0"
 CONTENT_TYPE = b"application/json"
+ACTORS = frozenset({"user", "service", "policy", "import"})
+HEADERS_BYTES_MAX = 8_192
+"""Of all values together. They go into states and rows."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
+TIME_MS_MIN = (datetime.min.replace(tzinfo=UTC) - _EPOCH) // _MILLISECOND
+TIME_MS_MAX = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // _MILLISECOND
 _REQUIRED = ("ce_source", "ce_type", "ce_time", "ce_actor", "ce_datahash")
+_OPTIONAL = ("ce_cause", "traceparent")
 
 
 class Envelope(NamedTuple):
@@ -37,11 +43,14 @@ def format_time(time_ms: int) -> str:
 
 
 def parse_time(text: str) -> int:
-    """Milliseconds since 1970. Raises ValueError for what is not RFC 3339 with a zone."""
+    """Milliseconds since 1970. Raises ValueError for what is not RFC 3339 with a zone, in UTC's years 1 to 9999."""
     moment = datetime.fromisoformat(text)
     if moment.tzinfo is None:
         raise ValueError("a time needs a zone")
-    return (moment - _EPOCH) // _MILLISECOND
+    time_ms = (moment - _EPOCH) // _MILLISECOND
+    if not TIME_MS_MIN <= time_ms <= TIME_MS_MAX:
+        raise ValueError("a time that UTC has no year for")
+    return time_ms
 
 
 def to_headers(envelope: Envelope) -> Headers:
@@ -77,23 +86,21 @@ def from_headers(event_id: EventId, headers: dict[str, bytes]) -> Envelope:
     """Raise HeaderError, naming the attribute, when one is missing or malformed."""
     if headers.get("ce_specversion") != SPECVERSION:
         raise HeaderError(f"ce_specversion is {headers.get('ce_specversion')!r}, this reader knows 1.0")
+    if not headers.get("content-type", CONTENT_TYPE).startswith(CONTENT_TYPE):
+        raise HeaderError(f"the content-type {headers['content-type'][:60]!r} is not application/json")
+    values = b"".join(headers.values())
+    if len(values) > HEADERS_BYTES_MAX or b"\x00" in values:
+        raise HeaderError(f"the headers hold U+0000, or more than {HEADERS_BYTES_MAX} bytes")
     try:
         source, kind, time, actor, data_hash = [headers[name].decode() for name in _REQUIRED]
-        cause = headers.get("ce_cause")
-        traceparent = headers.get("traceparent")
-        return Envelope(
-            event_id,
-            kind,
-            source,
-            parse_time(time),
-            actor,
-            DataHash(data_hash),
-            None if cause is None else cause.decode(),
-            None if traceparent is None else traceparent.decode(),
-        )
+        cause, traceparent = [raw.decode() if (raw := headers.get(name)) else None for name in _OPTIONAL]
+        time_ms = parse_time(time)
     except KeyError as missing:
         raise HeaderError(f"the header {missing.args[0]} is missing") from None
     except UnicodeDecodeError:
         raise HeaderError("a header is not UTF-8") from None
-    except (ValueError, OverflowError):
+    except ValueError:
         raise HeaderError(f"ce_time {headers['ce_time'][:60]!r} is not an RFC 3339 time with a zone") from None
+    if actor.partition(":")[0] not in ACTORS:
+        raise HeaderError(f"ce_actor {actor[:60]!r} is neither user:…, service:…, policy:… nor import:…")
+    return Envelope(event_id, kind, source, time_ms, actor, DataHash(data_hash), cause, traceparent)

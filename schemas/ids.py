@@ -5,8 +5,10 @@ counts once. A client command's id is uuid5 of its idempotency key and all that 
 """
 
 import re
+from functools import lru_cache
+from hashlib import sha1
 from typing import NamedTuple, NewType
-from uuid import NAMESPACE_DNS, UUID, uuid5
+from uuid import NAMESPACE_DNS, uuid5
 
 from schemas.errors import HeaderError
 
@@ -24,7 +26,11 @@ NAMESPACE_THREADLOG = uuid5(NAMESPACE_DNS, "threadlog.dev")
 
 EPHEMERAL_PREFIX = "e-"
 
+KEYS_CACHED = 4_096
+"""Parsed keys that a process remembers; a thread's records come close together."""
+
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", re.ASCII)
+_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
 _CALL = re.compile(r"([1-9][0-9]{0,8})\.([1-9][0-9]{0,8})\.(0|[1-9][0-9]{0,8})", re.ASCII)
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 CALL_PATTERN = r"^[1-9][0-9]{0,8}\.[1-9][0-9]{0,8}\.(0|[1-9][0-9]{0,8})$"
@@ -60,6 +66,7 @@ def is_name(text: str) -> bool:
     return _NAME.fullmatch(text) is not None
 
 
+@lru_cache(maxsize=KEYS_CACHED)
 def parse_key(raw: bytes | None) -> ThreadKey:
     """Raise HeaderError when the bytes are not `tenant/thread`."""
     if raw is None:
@@ -85,15 +92,12 @@ def parse_call_id(call: str) -> CallParts | None:
 
 def parse_event_id(text: str) -> EventId | None:
     """None when the text is not a UUID in its canonical lower-case form."""
-    try:
-        return EventId(text) if str(UUID(text)) == text else None
-    except ValueError:
-        return None
+    return EventId(text) if _UUID.fullmatch(text) else None
 
 
 def derive(*parts: str | int) -> EventId:
     """uuid5 over the parts, joined so that no two lists of parts give the same name."""
-    return EventId(str(uuid5(NAMESPACE_THREADLOG, "\x1f".join([f"{len(str(part))}:{part}" for part in parts]))))
+    return _uuid5("\x1f".join([f"{len(str(part))}:{part}" for part in parts]))
 
 
 def derive_service_event(key: ThreadKey, kind: str, *meaning: str | int) -> EventId:
@@ -114,3 +118,10 @@ def derive_thread(tenant: str, principal: str, route: str, idempotency_key: str)
 def idempotency_key(key: ThreadKey, call: str) -> str:
     """What a tool is given to recognise a call that it has seen: the same for every attempt of a call."""
     return derive("idempotency", key.tenant, key.thread, call)
+
+
+def _uuid5(name: str) -> EventId:
+    """`str(uuid5(NAMESPACE_THREADLOG, name))` without the object between: a third of its time, for every event."""
+    text = sha1(NAMESPACE_THREADLOG.bytes + name.encode(), usedforsecurity=False).hexdigest()
+    variant = "89ab"[int(text[16], 16) & 3]
+    return EventId(f"{text[:8]}-{text[8:12]}-5{text[13:16]}-{variant}{text[17:20]}-{text[20:32]}")
