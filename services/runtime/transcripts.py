@@ -1,6 +1,5 @@
 """Cold transcripts: from the `items` view where it is there, else out of the partition."""
 
-from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
 import asyncpg
@@ -44,19 +43,19 @@ class PostgresTranscripts:
         return ColdTranscript(rows[0]["thread_seq"], Transcript(items, summary_seq=summary, dropped=dropped))
 
 
-def _item(row: Mapping[str, object]) -> Item:
+def _item(row: asyncpg.Record) -> Item:
     content = row["content"]
     return Item(
-        row["seq"],  # type: ignore[arg-type]  # the columns have the types of the fields
-        row["part"],  # type: ignore[arg-type]
-        row["kind"],  # type: ignore[arg-type]
-        row["turn"],  # type: ignore[arg-type]
-        row["step"],  # type: ignore[arg-type]
-        row["place"],  # type: ignore[arg-type]
+        row["seq"],
+        row["part"],
+        row["kind"],
+        row["turn"],
+        row["step"],
+        row["place"],
         orjson.loads(content) if isinstance(content, bytes | str) else {},
-        row["digest"],  # type: ignore[arg-type]
-        row["input"],  # type: ignore[arg-type]
-        row["call"],  # type: ignore[arg-type]
+        row["digest"],
+        row["input"],
+        row["call"],
     )
 
 
