@@ -15,13 +15,10 @@ from starlette.types import ASGIApp
 from schemas.config import Config
 from schemas.topics import THREAD_EVENTS
 from services.chassis.clock import Clock, SystemClock
-from services.chassis.kafka import KafkaLog
 from services.chassis.lifecycle import Lifecycle, run_service
 from services.chassis.log import Log
-from services.chassis.log_metrics import LogCollector
-from services.chassis.postgres import open_pool
 from services.chassis.postgres_states import PostgresStates
-from services.chassis.probes import Probes
+from services.chassis.service import surroundings
 from services.chassis.sql_files import SqlFiles
 from services.chassis.telemetry import configure_logging
 from services.ingest.accept import AcceptLimits
@@ -61,45 +58,30 @@ def main() -> int:
 
 async def _serve(settings: IngestSettings, lifecycle: Lifecycle) -> None:
     registry = CollectorRegistry()
-    log = await KafkaLog.open(settings, SERVICE)
-    LogCollector(log.counts, registry)
-    # Nothing is connected yet: the service starts while its database is away.
-    pool = await open_pool(
-        settings.postgres_dsn,
-        application_name=f"threadlog-{SERVICE}",
-        size_min=0,
-        size_max=settings.postgres_pool_max,
-        command_timeout_seconds=settings.postgres_command_timeout_seconds,
-        connect_timeout_seconds=settings.postgres_connect_timeout_seconds,
-    )
-    partitions = await log.partition_count(THREAD_EVENTS.name)
-    found = wire(settings, log, pool, SystemClock(), IngestMetrics.build(registry), partitions)
-    await found.watches.open()
-    lifecycle.spawn(found.watches.run(), "live reader")
-    listener = _listen(settings.ingest_host, settings.ingest_port)
-    server = _Server(_uvicorn_config(create_app(found), settings))
-
-    def not_live() -> str | None:
-        return None if log.fatal is None else str(log.fatal)
+    server: _Server | None = None
 
     def not_ready() -> str | None:
         if lifecycle.stopping.is_set():
             return "stopping"
-        return not_live() if server.started else "starting"
+        return None if server is not None and server.started else "starting"
 
-    probes = await Probes.start(
-        settings.probes_host, settings.probes_port, registry, not_ready=not_ready, not_live=not_live
-    )
-    serving = lifecycle.spawn(server.serve([listener]), "http server")
-    logger.info("http_listening", host=settings.ingest_host, port=listener.getsockname()[1], auth=settings.ingest_auth)
-    await lifecycle.stopping.wait()
-    found.watches.stop()
-    server.should_exit = True
-    await serving
-    await found.watches.close()
-    await log.close()
-    await pool.close()
-    await probes.close()
+    async with surroundings(settings, SERVICE, registry, not_ready=not_ready) as around:
+        partitions = await around.log.partition_count(THREAD_EVENTS.name)
+        metrics = IngestMetrics.build(registry)
+        found = wire(settings, around.log, around.pool, SystemClock(), metrics, partitions)
+        await found.watches.open()
+        reading = lifecycle.spawn(found.watches.run(), "live reader")
+        listener = _listen(settings.ingest_host, settings.ingest_port)
+        server = _Server(_uvicorn_config(create_app(found), settings))
+        serving = lifecycle.spawn(server.serve([listener]), "http server")
+        port = listener.getsockname()[1]
+        logger.info("http_listening", host=settings.ingest_host, port=port, auth=settings.ingest_auth)
+        await lifecycle.stopping.wait()
+        found.watches.stop()
+        server.should_exit = True
+        await serving
+        reading.cancel()
+        await found.watches.close()
 
 
 def wire(

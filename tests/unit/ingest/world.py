@@ -1,0 +1,229 @@
+"""The ingest application on a simulated log, with views and verdicts that fold that log themselves."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import httpx2
+from prometheus_client import CollectorRegistry
+
+from schemas.codec import Record, decode, encode
+from schemas.events import Event
+from schemas.ids import EventId, TenantId, ThreadId, ThreadKey
+from schemas.state import NOTHING, ThreadState
+from schemas.thread import Verdict, fold
+from schemas.topics import THREAD_EVENTS
+from services.chassis.log import Outgoing
+from services.ingest.__main__ import accept_limits
+from services.ingest.accept import CallFacts, Stored
+from services.ingest.app import create_app
+from services.ingest.auth import DevAuthenticator
+from services.ingest.commands import CommandLimits, Commands, FoundCommands
+from services.ingest.dependencies import Dependencies
+from services.ingest.existence import KnownThreads, ThreadRow
+from services.ingest.live import Judged, Watches
+from services.ingest.metrics import IngestMetrics
+from services.ingest.problems import VIEWS_UNAVAILABLE, Problem, ProblemError
+from services.ingest.reads import Reads
+from services.ingest.settings import IngestSettings
+from services.ingest.views import CommandViews
+from tests.support.simulated_log import SimulatedBroker, SimulatedLog
+
+PARTITIONS = 4
+NOW_MS = 1_790_000_000_000
+
+
+class StoppedClock:
+    def __init__(self) -> None:
+        self.ms = NOW_MS
+
+    def now_ms(self) -> int:
+        return self.ms
+
+
+def read_thread(
+    broker: SimulatedBroker, key: ThreadKey, partition: int, below: int | None = None
+) -> list[tuple[Record, Verdict, ThreadState]]:
+    state, folded = NOTHING, []
+    for incoming in broker.records(THREAD_EVENTS.name, partition):
+        if incoming.key != key.to_bytes() or (below is not None and incoming.offset >= below):
+            continue
+        record = decode(incoming.key, incoming.headers, incoming.value, incoming.offset)
+        assert isinstance(record, Record)
+        state, verdict = fold(state, record)
+        folded.append((record, verdict, state))
+    return folded
+
+
+@dataclass
+class LogViews:
+    """What the views would hold. `held_at` keeps them behind the log."""
+
+    broker: SimulatedBroker
+    log: SimulatedLog
+    held_at: int | None = None
+    is_away: bool = False
+    asked: list[str] = field(default_factory=list)
+
+    def _read(self, what: str, key: ThreadKey, partition: int) -> list[tuple[Record, Verdict, ThreadState]]:
+        self.asked.append(what)
+        if self.is_away:
+            raise ProblemError(Problem(VIEWS_UNAVAILABLE, "The database cannot be asked: OSError."))
+        return read_thread(self.broker, key, partition, self.held_at)
+
+    def _next_offset(self, partition: int) -> int:
+        end = len(self.broker.records(THREAD_EVENTS.name, partition))
+        return end if self.held_at is None else min(end, self.held_at)
+
+    def _partition(self, key: ThreadKey) -> int:
+        return self.log.partition_for(key.to_bytes(), PARTITIONS)
+
+    async def thread_row(self, key: ThreadKey, partition: int) -> ThreadRow:
+        folded = self._read("thread_row", key, partition)
+        state = folded[-1][2] if folded else NOTHING
+        return ThreadRow(self._next_offset(partition), state.offset, state.exists, len(state.queue), state.seq)
+
+    async def wait_for(self, partition: int, offset: int, timeout_seconds: float) -> bool:
+        self.asked.append("wait_for")
+        return self._next_offset(partition) >= offset
+
+    async def reached(self, partition: int | None, value: int, key: ThreadKey | None, timeout_seconds: float) -> bool:
+        if partition is not None:
+            return await self.wait_for(partition, value + 1, timeout_seconds)
+        assert key is not None
+        return len(self._read("reached", key, self._partition(key))) >= value
+
+    async def find(self, key: ThreadKey, partition: int, ids: Sequence[EventId]) -> FoundCommands:
+        folded = self._read("find", key, partition)
+        first: dict[EventId, Stored] = {}
+        for seq, (record, verdict, _) in enumerate(folded, 1):
+            if record.id in ids and record.actor.startswith("user:"):
+                stored = Stored(
+                    record.id,
+                    record.kind,
+                    record.data_hash,
+                    partition,
+                    record.offset,
+                    seq,
+                    verdict.effect,
+                    verdict.reason,
+                )
+                first.setdefault(record.id, stored)
+        return FoundCommands(first, None if folded else self._next_offset(partition))
+
+    async def find_after(
+        self, key: ThreadKey, event_id: EventId, partition: int, offset: int, timeout_seconds: float
+    ) -> Stored | None:
+        found = await self.find(key, partition, [event_id])
+        return found.first.get(event_id) if await self.wait_for(partition, offset + 1, 0) else None
+
+    async def call_facts(self, key: ThreadKey, call: str) -> CallFacts | None:
+        folded = self._read("call_facts", key, self._partition(key))
+        found = folded[-1][2].calls.get(call) if folded else None
+        return None if found is None else CallFacts(found.tool, found.attempt, found.pool or None, found.claim)
+
+
+@dataclass
+class LogVerdicts:
+    broker: SimulatedBroker
+    log: SimulatedLog
+    created: dict[ThreadKey, int] = field(default_factory=dict)
+    is_silent: bool = False
+
+    async def verdict(self, key: ThreadKey, offset: int, timeout_seconds: float) -> Judged | None:
+        if self.is_silent:
+            return None
+        folded = read_thread(self.broker, key, self.log.partition_for(key.to_bytes(), PARTITIONS))
+        for seq, (record, verdict, _) in enumerate(folded, 1):
+            if record.offset == offset:
+                return Judged(seq, verdict, folded[-1][2])
+        raise AssertionError(f"no record of {key} at {offset}")
+
+    def note_created(self, key: ThreadKey, offset: int) -> None:
+        self.created[key] = offset
+
+
+class World:
+    def __init__(self, **settings: Any) -> None:
+        # What the machine's environment says of the settings is no part of a test.
+        self.settings = IngestSettings.model_construct(
+            **{name: info.get_default(call_default_factory=True) for name, info in IngestSettings.model_fields.items()}
+            | {"ingest_auth": "dev", "instance": "test"}
+            | settings
+        )
+        self.clock = StoppedClock()
+        self.broker = SimulatedBroker({THREAD_EVENTS.name: PARTITIONS}, self.clock)
+        self.log = self.broker.connect("ingest")
+        self.views = LogViews(self.broker, self.log)
+        self.verdicts = LogVerdicts(self.broker, self.log)
+        self.registry = CollectorRegistry()
+        self.metrics = IngestMetrics.build(self.registry)
+        self.known = KnownThreads(
+            log=self.log,
+            rows=self.views,
+            partitions=PARTITIONS,
+            threads_max=self.settings.ingest_known_threads_max,
+            queue_max=self.settings.ingest_queue_inputs_max,
+            wait_seconds=self.settings.ingest_existence_wait_seconds,
+        )
+        self.commands = Commands(
+            appender=self.log.appender,
+            known=self.known,
+            earlier_commands=self.views,
+            verdicts=self.verdicts,
+            clock=self.clock,
+            instance=self.settings.instance,
+            limits=CommandLimits(
+                record_bytes_max=self.settings.ingest_record_bytes_max,
+                appends_per_tenant_max=self.settings.ingest_appends_per_tenant_max,
+                queue_inputs_max=self.settings.ingest_queue_inputs_max,
+                recent_max=self.settings.ingest_recent_commands_max,
+                verdict_wait_seconds=self.settings.ingest_verdict_wait_seconds,
+            ),
+            metrics=self.metrics,
+        )
+        self.app = create_app(
+            Dependencies(
+                settings=self.settings,
+                limits=accept_limits(self.settings),
+                clock=self.clock,
+                metrics=self.metrics,
+                authenticator=DevAuthenticator(),
+                known=self.known,
+                views=cast("CommandViews", self.views),
+                commands=self.commands,
+                reads=cast("Reads", None),
+                watches=cast("Watches", None),
+            )
+        )
+        transport = httpx2.ASGITransport(self.app, raise_app_exceptions=False)
+        self.client = httpx2.AsyncClient(transport=transport, base_url="http://localhost")
+
+    async def post(
+        self, path: str, json: object = None, *, key: str | None = None, headers: Mapping[str, str] | None = None
+    ) -> httpx2.Response:
+        sent = dict(headers or {}) | ({} if key is None else {"idempotency-key": key})
+        return await self.client.post(path, json={} if json is None else json, headers=sent)
+
+    async def created(self, json: object = None) -> str:
+        answer = await self.post("/v1/threads", json)
+        assert answer.status_code == 202, answer.text
+        return cast("str", answer.json()["thread"])
+
+    def key(self, thread: str, tenant: str = "dev") -> ThreadKey:
+        return ThreadKey(TenantId(tenant), ThreadId(thread))
+
+    def folded(self, thread: str, tenant: str = "dev") -> list[tuple[Record, Verdict, ThreadState]]:
+        key = self.key(thread, tenant)
+        return read_thread(self.broker, key, self.known.partition(key))
+
+    def state(self, thread: str) -> ThreadState:
+        return self.folded(thread)[-1][2]
+
+    async def service_appends(self, thread: str, event: Event, actor: str = "service:runtime") -> None:
+        """What another service would append; it has to apply."""
+        key = self.key(thread)
+        made = encode(key, event, source="runtime/test", actor=actor, time_ms=self.clock.now_ms())
+        record = Outgoing(key.to_bytes(), made.value, made.headers)
+        await self.log.appender.append(THREAD_EVENTS.name, self.known.partition(key), [record])
+        assert self.folded(thread)[-1][1].effect == "applied", self.folded(thread)[-1][1]
