@@ -1,11 +1,11 @@
 r"""A model that plays a script, for demonstrations, tests and benchmarks.
 
     rules:
-      - match: {last_user: "fix (?P<file>\S+)", steps: 0}
+      - match: {last_user: 'fix (?P<file>\S+)', steps: 0}
         reasoning: I look first.
         calls:
           - {tool: read_file, args: {path: "{{file}}"}}
-      - match: {last_tool: read_file, last_result: "return (?P<value>\d+)"}
+      - match: {last_tool: read_file, last_result: 'return (?P<value>\d+)'}
         text: "It returns {{value}}."
         delta_seconds: 0.02
       - match: always
