@@ -18,7 +18,7 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple
 
 import structlog
 
@@ -26,10 +26,11 @@ from schemas.codec import Record, Unreadable, decode
 from schemas.ids import ThreadKey
 from services.chassis.clock import Clock
 from services.chassis.log import Incoming
-from services.projector.errors import RowRefusedError, StoreAwayError
+from services.projector.errors import ProjectorError, RowRefusedError
 from services.projector.metrics import ProjectorMetrics
 from services.projector.projections.batch import Batch, Kept, Refused
 from services.projector.projections.dead_letters import DeadLetter
+from services.projector.retries import again_while_away
 from services.projector.settings import ProjectorSettings
 from services.projector.store import Claim, GenerationStore, Span
 
@@ -38,9 +39,18 @@ RECORDS_PER_TURN_OF_THE_LOOP: Final = 64
 
 logger = structlog.get_logger()
 
-_T = TypeVar("_T")
-
 PublishDeadLetters = Callable[[Sequence[DeadLetter]], Awaitable[None]]
+
+
+@dataclass(slots=True, eq=False)
+class _Position:
+    """Of one claim. A batch keeps those under which it was read: a later claim of the partition is none of its."""
+
+    owner_epoch: int
+    stored: int
+    """The offset up to which rows are committed."""
+    taken: int
+    """The offset up to which records were submitted."""
 
 
 class _Decoded(NamedTuple):
@@ -48,11 +58,11 @@ class _Decoded(NamedTuple):
     record: Record | Unreadable
 
 
-@dataclass(slots=True, eq=False)
-class _Position:
-    owner_epoch: int
-    stored: int
-    """The offset up to which rows are committed."""
+class _Chunk(NamedTuple):
+    """What is written together, and again in parts where that fails."""
+
+    items: Sequence[_Decoded]
+    positions: Mapping[int, _Position]
 
 
 class Applier:
@@ -89,7 +99,7 @@ class Applier:
         for key in [key for key in self._stored if self._partition_of(key) in claims]:
             del self._stored[key]
         for partition, claim in claims.items():
-            self._positions[partition] = _Position(claim.owner_epoch, claim.next_offset)
+            self._positions[partition] = _Position(claim.owner_epoch, claim.next_offset, claim.next_offset)
 
     def release(self, partitions: Iterable[int]) -> None:
         for partition in partitions:
@@ -99,17 +109,25 @@ class Applier:
         """Offset of the first record that is not committed, by partition held."""
         return {partition: position.stored for partition, position in self._positions.items()}
 
+    def epochs(self) -> dict[int, int]:
+        return {partition: position.owner_epoch for partition, position in self._positions.items()}
+
     async def submit(self, records: Sequence[Incoming]) -> None:
-        """Fold the records beside the batch that is being written, wait for that, and begin to write these."""
-        held = [incoming for incoming in records if incoming.partition in self._positions]
-        if not held:
+        """Fold the records beside the batch that is being written, wait for that, and begin to write these.
+
+        Records of partitions that are not held, or that were submitted before, are left out.
+        """
+        positions = {incoming.partition: self._positions.get(incoming.partition) for incoming in records}
+        held = {partition: position for partition, position in positions.items() if position is not None}
+        fresh = [incoming for incoming in records if _take(held.get(incoming.partition), incoming.offset)]
+        if not fresh:
             return
-        decoded = await self._decode(held)
-        batch = await self._fold(decoded)
+        chunk = _Chunk(await self._decode(fresh), held)
+        batch = await self._fold(chunk.items)
         if not await self.settle():
-            batch = await self._fold(decoded)
+            batch = await self._fold(chunk.items)
         self._in_flight = batch.kept
-        self._writing = asyncio.create_task(self._write(batch, decoded), name="write-batch")
+        self._writing = asyncio.create_task(self._write(batch, chunk), name="write-batch")
 
     async def settle(self, timeout_seconds: float | None = None) -> bool:
         """Wait until the last batch is written. False where it was not written as it had been folded.
@@ -125,7 +143,7 @@ class Applier:
         self._writing = None
         try:
             return writing.result()
-        except BaseException:
+        except ProjectorError:
             self._forget()
             raise
 
@@ -180,68 +198,55 @@ class Applier:
             else:
                 known[key] = kept
         if missing:
-            known |= await self._again_while_away(lambda: self.store.load(missing))
+            known |= await again_while_away(lambda: self.store.load(missing), self._settings, self._metrics)
             self._metrics.states_loaded.inc(len(missing))
         return known
 
     # Writing
 
-    async def _write(self, batch: Batch, decoded: Sequence[_Decoded]) -> bool:
+    async def _write(self, batch: Batch, chunk: _Chunk) -> bool:
         """True where the batch was written as it is."""
         try:
-            await self._commit(batch, decoded)
+            await self._commit(batch, chunk)
         except RowRefusedError as error:
-            logger.warning("batch_refused", records=len(decoded), reason=str(error))
+            logger.warning("batch_refused", records=len(chunk.items), reason=str(error))
             self._in_flight = {}
-            await self._write_in_parts(decoded)
+            await self._write_in_parts(chunk)
             return False
         return True
 
-    async def _write_in_parts(self, decoded: Sequence[_Decoded]) -> None:
-        parts = _halves(decoded)
+    async def _write_in_parts(self, chunk: _Chunk) -> None:
+        parts = _halves(chunk)
         while parts:
             part = parts.pop()
             try:
-                await self._commit(await self._fold(part), part)
+                await self._commit(await self._fold(part.items), part)
             except RowRefusedError as error:
-                if len(part) > 1:
+                if len(part.items) > 1:
                     parts.extend(_halves(part))
                 else:
-                    await self._set_aside(part[0], str(error))
+                    await self._set_aside(part, str(error))
 
-    async def _set_aside(self, item: _Decoded, error: str) -> None:
-        incoming = item.incoming
+    async def _set_aside(self, part: _Chunk, error: str) -> None:
+        incoming = part.items[0].incoming
         refused = Refused(incoming.partition, incoming.offset, f"the database refuses a row of it: {error}")
-        await self._commit(await self._fold([item], refused), [item])
+        await self._commit(await self._fold(part.items, refused), part)
         self._metrics.quarantined.inc()
         logger.error("thread_quarantined", key=incoming.key, partition=incoming.partition, offset=incoming.offset)
 
-    async def _commit(self, batch: Batch, decoded: Sequence[_Decoded]) -> None:
+    async def _commit(self, batch: Batch, chunk: _Chunk) -> None:
         if batch.dead:
             await self._publish(batch.dead)
-        spans = self._spans(decoded)
-        await self._again_while_away(lambda: self._write_once(batch, spans))
+        spans = _spans(chunk)
+        await again_while_away(lambda: self._write_once(batch, spans), self._settings, self._metrics)
         for span in spans:
-            position = self._positions.get(span.partition)
-            if position is not None and position.owner_epoch == span.owner_epoch:
-                position.stored = span.to_offset
+            chunk.positions[span.partition].stored = span.to_offset
         self._remember(batch.kept)
-        self._count(batch, decoded)
+        self._count(batch, chunk.items)
 
     async def _write_once(self, batch: Batch, spans: Sequence[Span]) -> None:
         with self._metrics.write_seconds.time():
             await self.store.write(batch, spans)
-
-    def _spans(self, decoded: Sequence[_Decoded]) -> list[Span]:
-        ends: dict[int, int] = {}
-        for incoming, _ in decoded:
-            ends[incoming.partition] = incoming.offset + 1
-        spans = []
-        for partition, to_offset in sorted(ends.items()):
-            # One that was released meanwhile has another owner, whose epoch lets this batch fail.
-            position = self._positions.get(partition) or _Position(0, 0)
-            spans.append(Span(partition, position.owner_epoch, position.stored, to_offset))
-        return spans
 
     def _remember(self, kept: Mapping[ThreadKey, Kept]) -> None:
         stored = self._stored
@@ -260,20 +265,25 @@ class Applier:
         if decoded:
             metrics.delay_seconds.set((self._clock.now_ms() - decoded[-1].incoming.timestamp_ms) / 1000)
 
-    async def _again_while_away(self, work: Callable[[], Awaitable[_T]]) -> _T:
-        """Until the database answers: records wait in the log, so nothing is lost by waiting."""
-        pause = self._settings.projector_retry_seconds
-        while True:
-            try:
-                return await work()
-            except StoreAwayError as error:
-                self._metrics.retries.inc()
-                logger.warning("database_away", error=str(error), again_in_seconds=pause)
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, self._settings.projector_retry_seconds_max)
+
+def _take(position: _Position | None, offset: int) -> bool:
+    if position is None or offset < position.taken:
+        return False
+    position.taken = offset + 1
+    return True
 
 
-def _halves(decoded: Sequence[_Decoded]) -> list[Sequence[_Decoded]]:
+def _spans(chunk: _Chunk) -> list[Span]:
+    ends = {incoming.partition: incoming.offset + 1 for incoming, _ in chunk.items}
+    spans = []
+    for partition, to_offset in sorted(ends.items()):
+        position = chunk.positions[partition]
+        spans.append(Span(partition, position.owner_epoch, position.stored, to_offset))
+    return spans
+
+
+def _halves(chunk: _Chunk) -> list[_Chunk]:
     """As a stack: the first half is on top."""
-    middle = (len(decoded) + 1) // 2
-    return [half for half in (decoded[middle:], decoded[:middle]) if half]
+    middle = (len(chunk.items) + 1) // 2
+    halves = (chunk.items[middle:], chunk.items[:middle])
+    return [_Chunk(half, chunk.positions) for half in halves if half]

@@ -37,7 +37,3 @@ class DeadLetterTopic:
                     return
                 logger.warning("dead_letter_topic_away", error=str(error))
             await asyncio.sleep(self._settings.projector_retry_seconds_max)
-
-
-async def publish_nothing(dead: Sequence[DeadLetter]) -> None:
-    """For a rebuild: its dead letters were published when they were first seen."""

@@ -108,6 +108,8 @@ async def create_generation(connection: asyncpg.Connection, cluster_id: str) -> 
         _sql()["insert_generation"], FOLD_VERSION, PROJECTION_VERSION, cluster_id, THREAD_EVENTS.name, "building"
     )
     generation = Generation(number, FOLD_VERSION, PROJECTION_VERSION, cluster_id, THREAD_EVENTS.name)
+    # What is there under this number was left behind by somebody who dropped the list of generations by hand.
+    await connection.execute(f"drop schema if exists {generation.schema} cascade")
     await connection.execute(f"create schema {generation.schema}")
     await connection.execute(f"set local search_path to {generation.schema}")
     await connection.execute(_sql()["generation"])
@@ -129,6 +131,10 @@ async def make_live(connection: asyncpg.Connection, generation: Generation, old:
     if old is not None:
         await connection.execute(_sql()["set_generation_status"], old.number, "old")
     await connection.execute(_sql()["set_generation_status"], generation.number, "live")
+
+
+async def unfinished_generations(connection: asyncpg.Connection) -> list[Generation]:
+    return [Generation(*row) for row in await connection.fetch(_sql()["unfinished_generations"])]
 
 
 async def drop_generation(connection: asyncpg.Connection, generation: Generation) -> None:

@@ -1,0 +1,37 @@
+import sys
+from functools import partial
+
+from prometheus_client import CollectorRegistry
+
+from services.chassis.clock import SystemClock, draw_id
+from services.chassis.lifecycle import Lifecycle, run_service
+from services.chassis.service import surroundings
+from services.chassis.telemetry import configure_logging
+from services.projector.loop import Projector
+from services.projector.metrics import ProjectorMetrics
+from services.projector.settings import ProjectorSettings
+
+
+async def serve(settings: ProjectorSettings, lifecycle: Lifecycle) -> None:
+    registry = CollectorRegistry()
+    metrics = ProjectorMetrics.register(registry)
+    projector: Projector | None = None
+
+    def not_ready() -> str | None:
+        return None if projector is not None and projector.is_ready else "no partitions yet"
+
+    async with surroundings(settings, "projector", registry, not_ready=not_ready) as around:
+        projector = await Projector.start(
+            around.log, settings.postgres_dsn, settings, SystemClock(), metrics, draw_id()[:8]
+        )
+        await projector.run(lifecycle.stopping)
+
+
+def main() -> int:
+    settings = ProjectorSettings()
+    configure_logging(settings.log_format, "projector", settings.instance, settings.log_level)
+    return run_service(partial(serve, settings), settings.drain_seconds)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,333 @@
+"""The projector's loop: from its partitions of thread-events to the live generation.
+
+Where it starts is what the generation's positions say; committed offsets are for lag tools. It claims a partition when
+the group assigns it, and from then on whoever wrote it before cannot. When a batch cannot be written because the claim
+is gone, the loop looks again: at another generation it goes on with that one, from its positions; a partition that
+another projector claimed is left alone until the group says whose it is.
+
+It reads one batch ahead of the database and no further. While the database is away it pauses its partitions and keeps
+polling, so that it stays a member.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any, Final
+
+import structlog
+
+from schemas.ids import ThreadKey
+from schemas.topics import THREAD_EVENTS
+from services.chassis.clock import Clock
+from services.chassis.log import Incoming, Log, LogError, Reader, TopicPartition
+from services.projector.apply import Applier
+from services.projector.database import AWAY
+from services.projector.dead_letter_topic import DeadLetterTopic
+from services.projector.errors import (
+    FenceError,
+    GenerationGoneError,
+    OtherLogError,
+    ProjectorError,
+    StoreAwayError,
+)
+from services.projector.generations import ensure_live
+from services.projector.metrics import ProjectorMetrics
+from services.projector.pacing import Pacing
+from services.projector.retries import again_while_away
+from services.projector.settings import ProjectorSettings
+from services.projector.store import Claim, Generation, GenerationStore
+
+GROUP: Final = "threadlog-projector"
+TOPIC: Final = THREAD_EVENTS.name
+POLL_MS: Final = 500
+DRAIN_MS: Final = 2
+DRAINS_MAX: Final = 16
+"""After a wait, what has come meanwhile is read in so many polls at most."""
+PAUSED_POLL_MS: Final = 100
+LAG_SECONDS: Final = 5.0
+"""From one look at the ends of the partitions to the next."""
+
+logger = structlog.get_logger()
+
+
+class Projector:
+    """A member of the group. Made by `Projector.start`; `run` until `stopping`."""
+
+    def __init__(
+        self,
+        log: Log,
+        dsn: str,
+        settings: ProjectorSettings,
+        clock: Clock,
+        metrics: ProjectorMetrics,
+        incarnation: str,
+        cluster_id: str,
+        partitions: int,
+    ) -> None:
+        self._log = log
+        self._dsn = dsn
+        self._settings = settings
+        self._clock = clock
+        self._metrics = metrics
+        self._owner = f"projector-{settings.instance}/{incarnation}"
+        self._cluster_id = cluster_id
+        self._partitions = partitions
+        self._dead_letters = DeadLetterTopic(log.appender, settings, metrics)
+        self._applier: Applier | None = None
+        self._to_reclaim: dict[int, float] = {}
+        """Partitions with another owner that are still assigned to us, and when we claim them again."""
+        self._broken: FenceError | GenerationGoneError | None = None
+        """Why the next turn has to begin from what is stored."""
+        self._read: dict[int, list[Incoming]] = {}
+        """By partition: what was read and not submitted."""
+        self._reported: dict[TopicPartition, int] = {}
+        self._look_at = 0.0
+        self.is_ready = False
+
+    @classmethod
+    async def start(
+        cls,
+        log: Log,
+        dsn: str,
+        settings: ProjectorSettings,
+        clock: Clock,
+        metrics: ProjectorMetrics,
+        incarnation: str,
+    ) -> "Projector":
+        """`incarnation` tells this process from its former self. Waits for the database.
+
+        Raises OtherLogError, OtherVersionError, NotMigratedError: what a person has to decide.
+        """
+        cluster_id, partitions = await log.cluster_id(), await log.partition_count(TOPIC)
+        projector = cls(log, dsn, settings, clock, metrics, incarnation, cluster_id, partitions)
+        projector._use(await projector._live_generation())
+        return projector
+
+    async def run(self, stopping: asyncio.Event) -> None:
+        """Raises OtherLogError for a partition that is not the one of the views."""
+        reader = await self._log.group_reader([TOPIC], GROUP, self, f"projector-{self._settings.instance}")
+        settings = self._settings
+        pacing = Pacing(
+            settings.projector_batch_interval_ms / 1000,
+            settings.projector_batch_interval_idle_ms / 1000,
+            settings.projector_busy_records_per_second,
+        )
+        try:
+            while not stopping.is_set():
+                try:
+                    if self._broken is None:
+                        await self._turn(reader, pacing, stopping)
+                    else:
+                        await self._recover(reader, self._broken)
+                except (FenceError, GenerationGoneError) as error:
+                    self._broken = error
+                    await asyncio.sleep(settings.projector_retry_seconds)
+            await self._finish(reader)
+        finally:
+            await self._held.abandon()
+            await self._held.store.close()
+            await reader.close()
+
+    # The group's side (chassis.log.Rebalance)
+
+    async def revoked(self, partitions: frozenset[TopicPartition]) -> None:
+        gone = [tp.partition for tp in partitions]
+        self._held.release(gone)
+        for partition in gone:
+            self._to_reclaim.pop(partition, None)
+            self._read.pop(partition, None)
+
+    async def assigned(self, partitions: frozenset[TopicPartition]) -> Mapping[TopicPartition, int]:
+        numbers = [tp.partition for tp in partitions]
+        try:
+            starts = await self._claim(numbers)
+        except GenerationGoneError as error:
+            self._broken = error  # and what is read until it is repaired is dropped: nothing is claimed
+            starts = dict.fromkeys(numbers, 0)
+        self.is_ready = True
+        return {tp: starts[tp.partition] for tp in partitions}
+
+    # One turn of the loop
+
+    async def _turn(self, reader: Reader, pacing: Pacing, stopping: asyncio.Event) -> None:
+        if self._to_reclaim:
+            await self._reclaim(reader)
+        if not self._read:
+            await self._read_more(reader, pacing)
+        if self._broken is not None:
+            return
+        records = [incoming for of_partition in self._read.values() for incoming in of_partition]
+        self._read.clear()
+        if records:
+            pacing.took(len(records), asyncio.get_running_loop().time())
+            await self._patiently(reader, self._held.submit(records), stopping)
+        else:
+            await self._patiently(reader, self._held.settle(), stopping)
+        await self._report(reader)
+
+    async def _read_more(self, reader: Reader, pacing: Pacing) -> None:
+        """What comes next, and what comes until it is time to commit."""
+        loop = asyncio.get_running_loop()
+        self._keep(await reader.poll(POLL_MS))
+        wait = pacing.wait_seconds(loop.time())
+        if not self._read or wait <= 0 or self._is_full():
+            return
+        # Not polling meanwhile saves fetches: what comes is fetched together afterwards.
+        await asyncio.sleep(wait)
+        for _ in range(DRAINS_MAX):
+            if not self._keep(await reader.poll(DRAIN_MS)) or self._is_full():
+                return
+
+    def _keep(self, polled: Sequence[tuple[TopicPartition, list[Incoming]]]) -> bool:
+        for tp, records in polled:
+            self._read.setdefault(tp.partition, []).extend(records)
+        return bool(polled)
+
+    def _is_full(self) -> bool:
+        settings = self._settings
+        if sum(map(len, self._read.values())) >= settings.projector_batch_records_max:
+            return True
+        held = sum(len(incoming.value or b"") for records in self._read.values() for incoming in records)
+        return held >= settings.projector_batch_bytes_max
+
+    async def _patiently(self, reader: Reader, work: Coroutine[Any, Any, object], stopping: asyncio.Event) -> None:
+        """Give the database some time; after that pause reading, and keep polling only to stay a member."""
+        task = asyncio.create_task(work, name="database-work")
+        try:
+            done, _ = await asyncio.wait([task], timeout=self._settings.projector_pause_after_seconds)
+            if not done:
+                logger.warning("partitions_paused", partitions=len(reader.assignment()))
+            while not task.done() and not stopping.is_set():
+                reader.pause(reader.assignment())
+                self._keep(await reader.poll(PAUSED_POLL_MS))
+            if not done:
+                reader.resume(reader.assignment())
+            if task.done():
+                task.result()
+        finally:
+            if not task.done():
+                task.cancel()
+                await asyncio.wait([task])
+
+    async def _report(self, reader: Reader) -> None:
+        """To those who watch: nothing depends on it."""
+        positions = self._held.positions()
+        stored = {TopicPartition(TOPIC, partition): offset for partition, offset in positions.items()}
+        if stored != self._reported:
+            reader.commit_soon(stored)
+            self._reported = stored
+        now = asyncio.get_running_loop().time()
+        if stored and now >= self._look_at:
+            self._look_at = now + LAG_SECONDS
+            with contextlib.suppress(LogError):
+                ends = await reader.end_offsets(stored)
+                self._metrics.lag_records.set(sum(ends[tp] - offset for tp, offset in stored.items()))
+
+    async def _finish(self, reader: Reader) -> None:
+        """What is being written may still be committed; what is not is read again by the next owner."""
+        try:
+            await self._held.settle(self._settings.drain_seconds / 2)
+            await self._report(reader)
+        except (ProjectorError, TimeoutError) as error:
+            logger.info("last_batch_left_out", error=repr(error))
+
+    # Claims
+
+    @property
+    def _held(self) -> Applier:
+        assert self._applier is not None
+        return self._applier
+
+    async def _claim(self, partitions: Sequence[int]) -> dict[int, int]:
+        """Take the partitions over in the live generation; where their records begin."""
+        if not partitions:
+            return {}
+        ends = await self._log.end_offsets([TopicPartition(TOPIC, partition) for partition in partitions])
+        store = self._held.store
+        claims = await again_while_away(
+            lambda: store.claim(partitions, self._owner, self._cluster_id), self._settings, self._metrics
+        )
+        for partition, claim in claims.items():
+            self._check(partition, claim, ends[TopicPartition(TOPIC, partition)])
+        self._held.hold(claims)
+        for partition in claims:
+            self._read.pop(partition, None)  # read before the claim, and perhaps from elsewhere
+        return {partition: claim.next_offset for partition, claim in claims.items()}
+
+    def _check(self, partition: int, claim: Claim, end: int) -> None:
+        where = f"the views are at offset {claim.next_offset} of {TOPIC}/{partition}"
+        if claim.cluster_id != self._cluster_id:
+            raise OtherLogError(f"{where} of the cluster {claim.cluster_id}, and this is {self._cluster_id}")
+        if claim.next_offset > end:
+            raise OtherLogError(
+                f"{where}, which ends at {end}: the topic was made anew, or lost records. Use another "
+                "database, or run `threadlog rebuild` to build the views from the log as it is now."
+            )
+
+    async def _reclaim(self, reader: Reader) -> None:
+        now = asyncio.get_running_loop().time()
+        due = [partition for partition, at in self._to_reclaim.items() if at <= now]
+        assigned = {tp.partition for tp in reader.assignment()}
+        starts = await self._claim([partition for partition in due if partition in assigned])
+        for partition in due:
+            del self._to_reclaim[partition]
+        _seek(reader, starts)
+
+    async def _recover(self, reader: Reader, error: FenceError | GenerationGoneError) -> None:
+        """Start again from what is stored, in the generation that is live now."""
+        logger.info("claims_gone", error=str(error))
+        self._metrics.fenced.inc()
+        await self._held.abandon()
+        self._read.clear()
+        live = await self._live_generation()
+        assigned = sorted(tp.partition for tp in reader.assignment())
+        if live != self._held.store.generation:
+            await self._held.store.close()
+            self._use(live)
+            self._to_reclaim.clear()
+            starts = await self._claim(assigned)
+        else:
+            starts = await self._stored_starts(assigned)
+        _seek(reader, starts)
+        self._broken = None
+
+    async def _stored_starts(self, assigned: Sequence[int]) -> dict[int, int]:
+        """Where to go on with the partitions that are still ours; the others wait for the group, or for their time."""
+        held = self._held
+        stored = await again_while_away(held.store.positions, self._settings, self._metrics)
+        epochs = held.epochs()
+        ours = {p: stored[p] for p in epochs if p in stored and stored[p].owner_epoch == epochs[p]}
+        held.release(list(epochs))
+        held.hold({p: Claim(at.next_offset, at.owner_epoch, self._cluster_id) for p, at in ours.items()})
+        again_at = asyncio.get_running_loop().time() + self._settings.projector_reclaim_seconds
+        for partition in assigned:
+            if partition not in ours:
+                self._to_reclaim.setdefault(partition, again_at)
+        return {partition: at.next_offset for partition, at in ours.items() if partition in assigned}
+
+    # Generations
+
+    async def _live_generation(self) -> Generation:
+        async def look() -> Generation:
+            try:
+                return await ensure_live(self._dsn, self._settings, self._cluster_id)
+            except AWAY as error:
+                raise StoreAwayError(f"{type(error).__name__}: {error}") from error
+
+        return await again_while_away(look, self._settings, self._metrics)
+
+    def _use(self, generation: Generation) -> None:
+        store = GenerationStore(self._dsn, self._settings, generation)
+        publish = self._dead_letters.publish
+        self._applier = Applier(store, self._partition_of(), publish, self._clock, self._settings, self._metrics)
+        self._metrics.generation.set(generation.number)
+        logger.info("generation_used", generation=generation.number)
+
+    def _partition_of(self) -> Callable[[ThreadKey], int]:
+        log, partitions = self._log, self._partitions
+        return lambda key: log.partition_for(key.to_bytes(), partitions)
+
+
+def _seek(reader: Reader, starts: Mapping[int, int]) -> None:
+    for partition, offset in starts.items():
+        reader.seek(TopicPartition(TOPIC, partition), offset)
