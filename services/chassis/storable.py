@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from pydantic import JsonValue
 
-from schemas.canonical import INTEGER_MAX
+from schemas.canonical import is_exact
 
 DEPTH_MAX = 64
 
@@ -22,15 +22,13 @@ def storable_text(text: str) -> str:
 
 
 def storable_json(value: object, depth: int = 0) -> JsonValue:
-    """Integers beyond 2^53 and numbers that are not finite become text; so does what is no JSON, or nested too deep."""
+    """Numbers that JSON does not carry exactly become text; so does what is no JSON, or nested too deep."""
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
         return storable_text(value)
-    if isinstance(value, int):
-        return int(value) if -INTEGER_MAX <= value <= INTEGER_MAX else str(value)
-    if isinstance(value, float):
-        return value if value - value == 0 else str(value)
+    if isinstance(value, int | float):
+        return value if is_exact(value) else str(value)
     if depth >= DEPTH_MAX:
         return "[nested too deep]"
     if isinstance(value, Mapping):

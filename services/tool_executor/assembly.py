@@ -86,7 +86,7 @@ class Assembly:
         self._offer(tools.entry, dict.fromkeys(tools.server_names, server))
 
     def _offer(self, entry: CatalogSource, runners: Mapping[str, ToolRunner]) -> None:
-        self.toolbox.put(runners)
+        self.toolbox.put(runners, entry.source)
         self.spawn(self.publisher.publish(entry), f"publish {entry.source}")
 
 

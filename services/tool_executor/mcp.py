@@ -256,8 +256,6 @@ class McpServer:
         tools = mcp_entry(self._pool, self.name, self._config, listed, self._policies)
         if tools == self._tools:
             return
-        for name, reason in tools.left_out.items():
-            log.warning("mcp_tool_left_out", server=self.name, tool=name, reason=reason)
         self._tools = tools
         self._specs = {spec.name: spec for spec in tools.entry.tools}
         self._on_tools(self, tools)

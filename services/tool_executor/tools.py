@@ -53,13 +53,20 @@ class ToolRunner(Protocol):
 
 
 class Toolbox:
-    """Dispatches by tool name. Runners come and go with their servers, so names are looked up at each call."""
+    """Dispatches by tool name. A name that two sources have is run by the one whose name sorts first: the same to which
+    the catalog says it belongs.
+    """
 
     def __init__(self) -> None:
+        self._sources: dict[str, Mapping[str, ToolRunner]] = {}
         self._runners: dict[str, ToolRunner] = {}
 
-    def put(self, runners: Mapping[str, ToolRunner]) -> None:
-        self._runners.update(runners)
+    def put(self, runners: Mapping[str, ToolRunner], source: str = "") -> None:
+        """All runners of that source; those that it had before are gone."""
+        self._sources[source] = runners
+        self._runners = {
+            name: runner for key in sorted(self._sources, reverse=True) for name, runner in self._sources[key].items()
+        }
 
     def names(self) -> frozenset[str]:
         return frozenset(self._runners)

@@ -290,6 +290,16 @@ async def test_the_toolbox_dispatches_by_name_and_never_raises():
     assert "it has: fine, raises" in text_of(end)
 
 
+async def test_a_name_of_two_sources_is_run_by_the_one_that_the_catalog_names():
+    toolbox = Toolbox()
+    toolbox.put({"x": Raises(), "y": Raises()}, "mcp:b")
+    toolbox.put({"x": Fine()}, "builtin")
+    assert (await run(toolbox, request("x")))[0].outcome == "succeeded"
+    toolbox.put({"y": Fine()}, "mcp:b")
+    assert toolbox.names() == {"x", "y"}
+    assert (await run(toolbox, request("y")))[0].outcome == "succeeded"
+
+
 def test_the_declared_schemas_are_their_models(sandbox, warden):
     for tool in (ShellTool(sandbox, warden), ReadFileTool(sandbox), WriteFileTool(sandbox), ApplyPatchTool(sandbox)):
         assert set(tool.spec.input_schema["properties"]) == set(tool.arguments.model_fields)
