@@ -42,10 +42,10 @@ from services.chassis.catalog_reader import CatalogReader
 from services.chassis.clock import Clock
 from services.chassis.fold_loop import Held as HeldThread
 from services.chassis.fold_loop import Partition as AssignedPartition
-from services.chassis.log import Log, Outgoing, TopicPartition
+from services.chassis.log import Log, LogError, Outgoing, TopicPartition
 from services.chassis.storable import storable_json, storable_text
 from services.chassis.text_batch import TextBatch
-from services.chassis.timers import Timers
+from services.chassis.timers import Timer, Timers
 from services.chassis.tool_arguments import ArgumentCheck
 from services.runtime.context import Window, window
 from services.runtime.decide import (
@@ -89,6 +89,8 @@ class Work:
 
     transcript: Transcript | None = None
     """None while it is cold; `buffered` then keeps what came since the thread was taken into memory."""
+    transcript_seq: int = 0
+    """Up to which the transcript was loaded: it may be ahead of the state, whose records then add nothing to it."""
     buffered: list[tuple[int, tuple[Change, ...]]] = field(default_factory=list)
     pending: list[Pending] = field(default_factory=list)
     ahead: ThreadState | None = None
@@ -96,8 +98,11 @@ class Work:
     calling: Calling | None = None
     task: "asyncio.Task[None] | None" = None
     loading: bool = False
-    taken_over: bool = False
-    wake_at_ms: int | None = None
+    is_met: bool = False
+    """Whether this process has acted for the thread since it took it into memory."""
+    taken_over: str | None = None
+    """Data hash of the start that was found open then, until `turn.recovered` says so."""
+    wake: Timer | None = None
 
 
 Held = HeldThread[Work]
@@ -170,7 +175,8 @@ class Runtime:
             work.transcript = Transcript()
         changes = transcript_changes(before, held.state, record, verdict)
         if work.transcript is not None:
-            work.transcript.apply(changes)
+            if held.state.seq > work.transcript_seq:
+                work.transcript.apply(changes)
         elif changes:
             work.buffered.append((held.state.seq, changes))
         if work.pending:
@@ -183,23 +189,29 @@ class Runtime:
     def on_ready(self, partition: Partition) -> None:
         for held in list(partition.threads.values()):
             if is_active(held.state):
-                turn = held.state.turn
-                step = turn.step if turn is not None else None
-                held.work.taken_over = step is not None and step.status == "open"
                 self._advance(partition, held)
 
     def on_lost(self, partition: Partition) -> None:
         for held in partition.threads.values():
             self._hand_over(partition, held)
+            self._sleep(held.work)
+            if held.quarantined is not None:
+                self._metrics.quarantined.dec()
+
+    def on_quarantined(self, partition: Partition, held: Held, error: Exception) -> None:
+        self._set_aside(partition, held, error)
 
     def may_evict(self, held: Held) -> bool:
-        return not held.work.pending and held.work.calling is None and not held.work.loading
+        work = held.work
+        return not work.pending and work.calling is None and not work.loading and held.quarantined is None
 
     def stop(self, partitions: Iterable[Partition]) -> None:
         """Take no new decisions; hand over what runs."""
         self._stopping = True
         for partition in partitions:
-            self.on_lost(partition)
+            for held in partition.threads.values():
+                self._hand_over(partition, held)
+                self._sleep(held.work)
 
     # Own events under way
 
@@ -224,15 +236,24 @@ class Runtime:
         work.ahead = state if work.pending else None
 
     def _appended(
-        self, partition: Partition, held: Held, sent: list[Pending], offsets: "asyncio.Future[object]"
+        self, partition: Partition, held: Held, sent: list[Pending], offsets: "asyncio.Future[tuple[int, ...]]"
     ) -> None:
-        if offsets.cancelled() or offsets.exception() is None:
+        error = offsets.exception()
+        if error is None:
             return
+        work = held.work
         self._metrics.append_failures.inc()
-        log.warning("append_failed", thread=str(held.key), events=len(sent), error=str(offsets.exception()))
-        held.work.pending = [pending for pending in held.work.pending if pending not in sent]
+        log.warning("append_failed", thread=str(held.key), events=len(sent), error=str(error))
+        work.pending = [pending for pending in work.pending if pending not in sent]
         self._fold_ahead_again(held)
-        self._look_again(partition, held, self._clock.now_ms() + self._options.append_retry_ms)
+        if any(isinstance(pending.record.data, TurnRecovered) for pending in sent):
+            work.is_met = False
+        if partition.lost or self._stopping:
+            return
+        if isinstance(error, LogError) and not error.retriable:
+            self._quarantine(partition, held, error)
+        else:
+            self._look_again(partition, held, self._clock.now_ms() + self._options.append_retry_ms)
 
     # Deciding
 
@@ -240,10 +261,21 @@ class Runtime:
         """Decide until there is nothing more to append, and send it. What fails for one thread sets that one aside."""
         if held.quarantined is not None or partition.lost or self._stopping:
             return
+        self._meet(held)
         try:
             self._decide_ahead(partition, held, first)
         except Exception as error:  # noqa: BLE001  # the edge of the loop: one thread's failure must not stop its partition
             self._quarantine(partition, held, error)
+
+    def _meet(self, held: Held) -> None:
+        """A step that is open when this process first acts for a thread is that of an owner that is gone."""
+        work = held.work
+        if work.is_met:
+            return
+        work.is_met = True
+        turn = held.state.turn
+        step = turn.step if turn is not None else None
+        work.taken_over = step.starts[-1] if step is not None and step.status == "open" else None
 
     def _decide_ahead(self, partition: Partition, held: Held, first: Append | None) -> None:
         work = held.work
@@ -260,6 +292,8 @@ class Runtime:
             decisions = []
         else:
             raise RuntimeError(f"{DECISIONS_MAX} decisions without coming to rest")
+        if not any(isinstance(decision, LookAgain) for decision in decisions):
+            self._sleep(work)
         if outgoing:
             self._send(partition, held, outgoing)
 
@@ -276,7 +310,7 @@ class Runtime:
             case LoadTranscript():
                 self._load_transcript(partition, held)
             case LookAgain(at_ms):
-                self._look_again(partition, held, at_ms)
+                self._look_again(partition, held, at_ms, is_final=True)
 
     def _world(self, held: Held) -> World:
         work = held.work
@@ -299,7 +333,7 @@ class Runtime:
 
     def _window(self, held: Held) -> Window | None:
         work = held.work
-        if work.transcript is None:
+        if work.transcript is None or work.transcript_seq > held.state.seq:
             return None
         ahead = [change for pending in work.pending for change in pending.changes]
         return window(work.transcript, ahead, held.state.seq)
@@ -315,7 +349,7 @@ class Runtime:
                 return
             raise RuntimeError(f"decided a {encoded.record.kind} that does not fit: {verdict.reason}")
         if isinstance(decision.event, TurnRecovered):
-            work.taken_over = False
+            work.taken_over = None
             self._metrics.takeovers.inc()
         work.ahead = after
         work.pending.append(Pending(encoded.record, transcript_changes(before, after, encoded.record, verdict)))
@@ -338,26 +372,36 @@ class Runtime:
         offsets = self._log.appender.append(THREAD_EVENTS.name, partition.number, records)
         offsets.add_done_callback(partial(self._appended, partition, held, sent))
 
-    def _look_again(self, partition: Partition, held: Held, at_ms: int) -> None:
-        work = held.work
-        if work.wake_at_ms is not None and work.wake_at_ms <= at_ms:
+    def _look_again(self, partition: Partition, held: Held, at_ms: int, *, is_final: bool = False) -> None:
+        """At that time; unless it is final, earlier where that was agreed before."""
+        wake = held.work.wake
+        if wake is not None and (wake.time_ms == at_ms or (wake.time_ms < at_ms and not is_final)):
             return
-        work.wake_at_ms = at_ms
-        self._timers.at(at_ms, partial(self._woken, partition, held, at_ms))
+        self._sleep(held.work)
+        held.work.wake = self._timers.at(at_ms, partial(self._woken, partition, held))
 
-    def _woken(self, partition: Partition, held: Held, at_ms: int) -> None:
-        if held.work.wake_at_ms == at_ms and partition.threads.get(held.key) is held:
-            held.work.wake_at_ms = None
-            self._advance(partition, held)
+    def _sleep(self, work: Work) -> None:
+        """Until something comes of itself. A timer keeps its thread in memory, so none is left that is not wanted."""
+        if work.wake is not None:
+            work.wake.cancel()
+            work.wake = None
+
+    def _woken(self, partition: Partition, held: Held) -> None:
+        held.work.wake = None
+        self._advance(partition, held)
 
     def _quarantine(self, partition: Partition, held: Held, error: Exception) -> None:
         held.quarantined = f"{type(error).__name__}: {error}"[:500]
+        self._set_aside(partition, held, error)
+
+    def _set_aside(self, partition: Partition, held: Held, error: Exception) -> None:
         self._metrics.quarantined.inc()
         log.error(
             "thread_quarantined", thread=str(held.key), seq=held.state.seq, reason=held.quarantined, exc_info=error
         )
         self._drop_model_call(held.work)
-        report = encode_progress(Quarantine(reason=held.quarantined))
+        self._sleep(held.work)
+        report = encode_progress(Quarantine(reason=storable_text(held.quarantined or "")))
         self._progress(partition, held, report)
 
     def _progress(self, partition: Partition, held: Held, encoded: tuple[bytes, tuple[tuple[str, bytes], ...]]) -> None:
@@ -481,7 +525,8 @@ class Runtime:
     # Transcripts
 
     def _load_transcript(self, partition: Partition, held: Held) -> None:
-        if not held.work.loading:
+        """One that is ahead of the state is not read again: the records that it has in it are on their way."""
+        if not held.work.loading and held.work.transcript is None:
             held.work.loading = True
             self._spawn(self._load(partition, held), f"transcript {held.key}")
 
@@ -497,13 +542,19 @@ class Runtime:
         except ThreadlogError as error:
             log.warning("transcript_not_loaded", thread=str(held.key), error=str(error))
             work.loading = False
-            self._look_again(partition, held, self._clock.now_ms() + self._options.append_retry_ms)
+            if not (partition.lost or self._stopping):
+                self._look_again(partition, held, self._clock.now_ms() + self._options.append_retry_ms)
+            return
+        except Exception as error:  # noqa: BLE001  # what is stored of one thread must not stop the service
+            work.loading = False
+            if not partition.lost:
+                self._quarantine(partition, held, error)
             return
         self._metrics.transcripts_loaded.labels(source).inc()
         for seq, changes in work.buffered:
             if seq > cold.seq:
                 cold.transcript.apply(changes)
-        work.transcript, work.buffered, work.loading = cold.transcript, [], False
+        work.transcript, work.transcript_seq, work.buffered, work.loading = cold.transcript, cold.seq, [], False
         self._advance(partition, held)
 
 
