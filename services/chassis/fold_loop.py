@@ -3,10 +3,12 @@
 States start from the projector's rows (`chassis.states`): active threads when a partition is assigned, idle ones when
 a record for them arrives. Records of a thread whose row is being read wait beside the loop; the loop itself never
 waits for a database. A record at or below a state's own offset is skipped, so a row newer than this reader does no
-harm. A position that went backwards is never trusted below what this reader has relied on.
+harm. A position that went backwards is never trusted below what this reader has relied on: it is waited for, with a
+limit, then the thread is read out of its partition. The same holds for a store that cannot be read.
 
 The service is told of each folded record at once (`on_record`), and after each batch which threads to act for
-(`on_batch`), once their partition has been read up to the end as of its assignment. It owns `Held.work`.
+(`on_batch`), once their partition has been read up to the end as of its assignment. It owns `Held.work`. A thread of
+which a record cannot be folded is quarantined: nothing is folded onto it any more until it is read anew.
 """
 
 import asyncio
@@ -20,8 +22,9 @@ from schemas.codec import Record, Unreadable, decode
 from schemas.ids import ThreadKey
 from schemas.state import NOTHING, ThreadState, is_active
 from schemas.thread import Verdict, fold
-from services.chassis.log import Incoming, Log, Reader, TopicPartition
-from services.chassis.states import StateStore, StatesUnavailableError
+from services.chassis.log import Incoming, Log, LogUnavailableError, Reader, TopicPartition
+from services.chassis.scan import scan
+from services.chassis.states import PartitionStates, StateStore, StatesUnavailableError
 
 log = structlog.get_logger()
 
@@ -36,8 +39,8 @@ class FoldLoopSettings:
     assign_wait_seconds: float = 20.0
     """How long an assignment waits for the database before it reads the partition from its beginning."""
     stale_wait_seconds: float = 30.0
-    """How long a thread waits for a store that fell back behind what this reader relied on, before the partition is
-    scanned for it.
+    """How long threads wait for a store that is away, or fell back behind what this reader relied on, before the
+    partition is scanned for them.
     """
     evict_every_seconds: float = 5.0
     parked_records_max: int = 20_000
@@ -67,6 +70,8 @@ class Partition(Generic[Work]):
     catch_up_to: int
     whole: bool
     """Read from its beginning: a thread that is not in memory and was not evicted has no earlier record."""
+    foreign_store: bool = False
+    """What is stored is of another log. It is never loaded, so nothing may leave memory."""
     next_offset: int = 0
     ready: bool = False
     threads: dict[ThreadKey, Held[Work]] = field(default_factory=dict)
@@ -75,6 +80,9 @@ class Partition(Generic[Work]):
     paused: bool = False
     evicted: bool = False
     lost: bool = False
+    loading: bool = False
+    distrusted_since: float | None = None
+    """Since when, on the loop's clock, the store could not be read, or fell short of `relied_on`."""
 
 
 class Follower(Protocol[Work]):
@@ -91,7 +99,10 @@ class Follower(Protocol[Work]):
         """The partition has been read up to its end as of the assignment."""
 
     def on_lost(self, partition: Partition[Work]) -> None:
-        """Another member has the partition now: drop, or hand over, what runs for it."""
+        """Another member has the partition now: drop, or hand over, what runs for it. Its threads leave memory."""
+
+    def on_quarantined(self, partition: Partition[Work], held: Held[Work], error: Exception) -> None:
+        """A record of the thread could not be folded; `held.quarantined` says why."""
 
     def may_evict(self, held: Held[Work]) -> bool: ...
 
@@ -119,13 +130,18 @@ class FoldLoop(Generic[Work]):
 
     async def _start(self, tp: TopicPartition, begin: int, end: int) -> tuple[TopicPartition, int]:
         next_offset, states = await self._load_active(tp)
-        if next_offset > end:
-            log.warning("stored_position_beyond_end", partition=tp.partition, stored=next_offset, end=end)
+        if next_offset > end:  # The log may have grown since its end was asked for.
+            end = (await self._log.end_offsets([tp]))[tp]
+        foreign_store = next_offset > end
+        if foreign_store:
+            log.error("stored_position_beyond_end", partition=tp.partition, stored=next_offset, end=end)
             next_offset, states = 0, {}
         start = max(next_offset, begin)
-        partition: Partition[Work] = Partition(tp.partition, start, end, whole=next_offset == 0, next_offset=start)
+        partition: Partition[Work] = Partition(
+            tp.partition, start, end, whole=next_offset == 0, foreign_store=foreign_store, next_offset=start
+        )
         for key, state in states.items():
-            self._hold(partition, key, state, from_start=False)
+            self._hold(partition, self._taken_in(partition, key, state, from_start=False))
         self.partitions[tp.partition] = partition
         log.info("partition_assigned", partition=tp.partition, start=start, end=end, active=len(states))
         return tp, start
@@ -149,6 +165,8 @@ class FoldLoop(Generic[Work]):
             if partition is not None:
                 partition.lost = True
                 self._follower.on_lost(partition)
+                partition.threads.clear()
+                partition.parked.clear()
                 log.info("partition_lost", partition=tp.partition)
 
     # Reading
@@ -178,18 +196,23 @@ class FoldLoop(Generic[Work]):
                 held = self._hold_or_park(partition, record)
                 if held is None:
                     continue
-            if self._fold(held, record):
+            if self._fold(partition, held, record):
                 touched[record.key] = held
         if touched and partition.ready:
             self._follower.on_batch(partition, touched.values())
 
-    def _fold(self, held: Held[Work], record: Record) -> bool:
+    def _fold(self, partition: Partition[Work], held: Held[Work], record: Record) -> bool:
         before = held.state
-        if record.offset <= before.offset:
+        if record.offset <= before.offset or held.quarantined is not None:
             return False
-        held.state, verdict = fold(before, record)
+        try:
+            held.state, verdict = fold(before, record)
+            self._follower.on_record(held, before, record, verdict)
+        except Exception as error:  # noqa: BLE001  # one thread's failure must not stop its partition
+            held.quarantined = f"{type(error).__name__}: {error}"[:500]
+            self._follower.on_quarantined(partition, held, error)
+            return False
         self.records_folded += 1
-        self._follower.on_record(held, before, record, verdict)
         return True
 
     def _mark_ready(self, reader: Reader) -> None:
@@ -211,15 +234,20 @@ class FoldLoop(Generic[Work]):
 
     # Threads that are not in memory
 
-    def _hold(self, partition: Partition[Work], key: ThreadKey, state: ThreadState, *, from_start: bool) -> Held[Work]:
-        held = Held(key, partition.number, state, self._follower.new_work(), from_start, state.seq)
-        partition.threads[key] = held
-        return held
+    def _taken_in(
+        self, partition: Partition[Work], key: ThreadKey, state: ThreadState, *, from_start: bool
+    ) -> Held[Work]:
+        return Held(key, partition.number, state, self._follower.new_work(), from_start, state.seq)
+
+    def _hold(self, partition: Partition[Work], held: Held[Work]) -> None:
+        partition.threads[held.key] = held
 
     def _hold_or_park(self, partition: Partition[Work], record: Record) -> Held[Work] | None:
         waiting = partition.parked.get(record.key)
         if waiting is None and partition.whole and not partition.evicted:
-            return self._hold(partition, record.key, NOTHING, from_start=True)
+            held = self._taken_in(partition, record.key, NOTHING, from_start=True)
+            self._hold(partition, held)
+            return held
         if waiting is None:
             partition.parked[record.key] = [record]
             self._to_load.set()
@@ -229,44 +257,86 @@ class FoldLoop(Generic[Work]):
         return None
 
     async def run_loader(self) -> None:
-        """Reads the rows of threads whose records wait. Runs beside `run` until it is cancelled."""
-        while True:
-            await self._to_load.wait()
-            self._to_load.clear()
-            jobs = [self._load_parked(partition) for partition in list(self.partitions.values()) if partition.parked]
-            done = await asyncio.gather(*jobs)
-            if not all(done):
-                self._to_load.set()
-                await asyncio.sleep(self._settings.load_retry_seconds)
+        """Reads the states of threads whose records wait, for each partition on its own. Runs beside `run` until it is
+        cancelled. Raises LogError when the log cannot be read any more.
+        """
+        async with asyncio.TaskGroup() as loads:
+            while True:
+                await self._to_load.wait()
+                self._to_load.clear()
+                for partition in list(self.partitions.values()):
+                    if partition.parked and not partition.loading:
+                        partition.loading = True
+                        loads.create_task(self._load_parked(partition), name=f"states of partition {partition.number}")
 
-    async def _load_parked(self, partition: Partition[Work]) -> bool:
-        """False where something has to be tried again."""
-        keys = list(partition.parked)[: self._settings.keys_per_load]
+    async def _load_parked(self, partition: Partition[Work]) -> None:
+        """Until no record of the partition waits. A lost partition has none."""
+        while partition.parked:
+            keys = list(partition.parked)[: self._settings.keys_per_load]
+            stored = await self._load_trusted(partition, keys)
+            if partition.lost:
+                break
+            if stored is not None:
+                self._unpark(partition, [self._from_row(partition, key, stored.states.get(key)) for key in keys])
+            elif self._is_patience_over(partition):
+                await self._load_by_scan(partition, keys)
+            else:
+                await asyncio.sleep(self._settings.load_retry_seconds)
+        partition.loading = False
+
+    async def _load_trusted(self, partition: Partition[Work], keys: Sequence[ThreadKey]) -> PartitionStates | None:
+        """None where the store cannot be read, or fell back behind what this reader relied on."""
         try:
             stored = await self._store.load_threads(self._topic, partition.number, keys)
         except StatesUnavailableError as error:
             log.warning("states_unavailable", partition=partition.number, waiting=len(keys), error=str(error))
-            return False
-        if stored.next_offset < partition.relied_on:
+        else:
+            if stored.next_offset >= partition.relied_on:
+                partition.distrusted_since = None
+                return stored
             log.warning(
                 "stored_position_went_back",
                 partition=partition.number,
                 stored=stored.next_offset,
                 relied_on=partition.relied_on,
             )
-            return False
-        touched = [self._unpark(partition, key, stored.states.get(key)) for key in keys]
-        if partition.ready and not partition.lost:
-            self._follower.on_batch(partition, touched)
-        return not partition.parked
+        if partition.distrusted_since is None:
+            partition.distrusted_since = asyncio.get_running_loop().time()
+        return None
 
-    def _unpark(self, partition: Partition[Work], key: ThreadKey, state: ThreadState | None) -> Held[Work]:
-        records = partition.parked.pop(key)
-        partition.parked_records -= len(records)
-        held = self._hold(partition, key, state or NOTHING, from_start=state is None)
-        for record in records:
-            self._fold(held, record)
-        return held
+    def _is_patience_over(self, partition: Partition[Work]) -> bool:
+        since = partition.distrusted_since
+        return since is not None and asyncio.get_running_loop().time() - since >= self._settings.stale_wait_seconds
+
+    def _from_row(self, partition: Partition[Work], key: ThreadKey, state: ThreadState | None) -> Held[Work]:
+        return self._taken_in(partition, key, NOTHING if state is None else state, from_start=state is None)
+
+    async def _load_by_scan(self, partition: Partition[Work], keys: Sequence[ThreadKey]) -> None:
+        """The threads' records before those that wait, out of the partition itself. On a log that does not answer the
+        store is asked again first.
+        """
+        until = max(partition.parked[key][0].offset for key in keys)
+        log.warning("partition_scanned", partition=partition.number, threads=len(keys), until=until)
+        scanned = {key: self._taken_in(partition, key, NOTHING, from_start=True) for key in keys}
+        try:
+            async for record in scan(self._log, TopicPartition(self._topic, partition.number), keys, until):
+                self._fold(partition, scanned[record.key], record)
+        except LogUnavailableError as error:
+            log.warning("scan_failed", partition=partition.number, error=str(error))
+            await asyncio.sleep(self._settings.load_retry_seconds)
+        else:
+            if not partition.lost:
+                self._unpark(partition, list(scanned.values()))
+
+    def _unpark(self, partition: Partition[Work], taken_in: Sequence[Held[Work]]) -> None:
+        for held in taken_in:
+            records = partition.parked.pop(held.key)
+            partition.parked_records -= len(records)
+            self._hold(partition, held)
+            for record in records:
+                self._fold(partition, held, record)
+        if partition.ready:
+            self._follower.on_batch(partition, taken_in)
 
     # Memory
 
@@ -279,11 +349,10 @@ class FoldLoop(Generic[Work]):
 
     async def _evict(self, partition: Partition[Work]) -> None:
         idle = [held for held in partition.threads.values() if not is_active(held.state)]
-        if not idle:
+        if not idle or partition.foreign_store:
             return
-        try:
-            stored = await self._store.load_threads(self._topic, partition.number, ())
-        except StatesUnavailableError:
+        stored = await self._load_trusted(partition, ())
+        if stored is None:
             return
         for held in idle:
             stored_whole = held.state.offset < stored.next_offset

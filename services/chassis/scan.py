@@ -10,9 +10,12 @@ POLL_MS = 500
 
 
 async def scan(log: Log, tp: TopicPartition, keys: Collection[ThreadKey], until: int) -> AsyncIterator[Record]:
-    """The records of these threads from the partition's beginning up to the offset `until`, which is left out."""
+    """The records of these threads from the partition's beginning up to the offset `until`, which is left out, or up to
+    the partition's end where that comes first.
+    """
     raw_keys = {key.to_bytes() for key in keys}
     begin = (await log.begin_offsets([tp]))[tp]
+    until = min(until, (await log.end_offsets([tp]))[tp])
     if begin >= until:
         return
     reader = await log.reader({tp: begin})
