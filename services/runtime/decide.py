@@ -66,8 +66,8 @@ class World:
     """Why the arguments, or what the model wrote in their place, do not fit the tool's schema, in a paragraph for the
     model; None where they do."""
     calling: Calling | None = None
-    taken_over: bool = False
-    """Whether this process has just got the partition, and the thread with an open turn."""
+    taken_over: str | None = None
+    """Data hash of the start that this process found open when it took the thread over, until it has said so."""
 
 
 class Append(NamedTuple):
@@ -98,13 +98,15 @@ NOTHING_TO_DO: Decisions = ()
 
 
 def decide(key: ThreadKey, state: ThreadState, now_ms: int, world: World) -> Decisions:
+    if state.status == "importing":
+        return _drop(world)
     turn = state.turn
     if turn is None:
         return [*_drop(world), *_without_turn(state, world)]
     limits = narrowed(world.limits, turn.config)
     if turn.cancelling is not None:
         return [*_drop(world), *_end_cancelled(state, turn, now_ms, limits, world)]
-    if world.taken_over and turn.step is not None and turn.step.status == "open":
+    if turn.step is not None and _is_found_open(turn.step, world):
         return _recover(turn, turn.step, world)
     limit = _turn_limit(turn, now_ms, limits)
     if isinstance(limit, Append):
@@ -196,6 +198,10 @@ def _turn_limit(turn: Turn, now_ms: int, limits: Limits) -> Append | LookAgain:
         return LookAgain(ends_at)
     note = f"the turn worked for more than {limits.turn_seconds} s"
     return Append(TurnCancelRequested(turn=turn.turn, reason="limit", note=note))
+
+
+def _is_found_open(step: Step, world: World) -> bool:
+    return step.status == "open" and step.starts[-1] == world.taken_over and step.owner != world.owner
 
 
 def _recover(turn: Turn, step: Step, world: World) -> Decisions:
@@ -324,12 +330,17 @@ def _advance_call(
                 return None
             return _dispatch(key, call, now_ms, limits, world)
         case "dispatched" | "running":
-            gone_at = call.deadline_ms + 1000 * limits.deadline_grace_seconds
+            gone_at = _deadline_ms(call) + 1000 * limits.deadline_grace_seconds
             if now_ms < gone_at:
                 return LookAgain(gone_at)
             return Append(_give_up(call, "no end within the deadline and its grace time"))
         case "unknown" | "settled":
             return None
+
+
+def _deadline_ms(call: Call) -> int:
+    """A call that was claimed late may still run for as long as its tool may."""
+    return call.deadline_ms if call.status == "dispatched" else max(call.deadline_ms, call.claimed_ms + call.timeout_ms)
 
 
 def _judge_proposal(state: ThreadState, turn: Turn, call: Call, now_ms: int, limits: Limits, world: World) -> Append:
@@ -372,9 +383,11 @@ def _why_refused(turn: Turn, call: Call, limits: Limits, world: World) -> tuple[
 def _dispatch(key: ThreadKey, call: Call, now_ms: int, limits: Limits, world: World) -> Append:
     tool = world.catalog.find(call.tool)
     if tool is None:
-        # The tool left the catalog after the call was approved. Its executor will not come back for this attempt.
-        return Append(_dispatched(key, call, now_ms, limits, _gone(call)))
-    return Append(_dispatched(key, call, now_ms, limits, tool))
+        # The tool left the catalog after the call was approved: nobody may be there to claim it. No other event settles
+        # an approved call.
+        return Append(_dispatched(key, call, now_ms, 0, _gone(call)))
+    wait_seconds = limits.client_tool_seconds if tool.pool in POOLS_WITHOUT_EXECUTOR else limits.dispatch_wait_seconds
+    return Append(_dispatched(key, call, now_ms, wait_seconds, tool))
 
 
 def _gone(call: Call) -> CatalogTool:
@@ -382,10 +395,9 @@ def _gone(call: Call) -> CatalogTool:
     return CatalogTool(spec.model_copy(update={"name": call.tool}), call.pool or "gone", "gone")
 
 
-def _dispatched(key: ThreadKey, call: Call, now_ms: int, limits: Limits, tool: CatalogTool) -> ToolCallDispatched:
+def _dispatched(key: ThreadKey, call: Call, now_ms: int, wait_seconds: int, tool: CatalogTool) -> ToolCallDispatched:
     attempt = call.attempt + 1
-    timeout_ms = int(1000 * tool.spec.timeout_seconds)
-    wait_seconds = limits.client_tool_seconds if tool.pool in POOLS_WITHOUT_EXECUTOR else limits.dispatch_wait_seconds
+    timeout_ms = max(1, int(1000 * tool.spec.timeout_seconds))
     return ToolCallDispatched(
         call=call.call,
         attempt=attempt,
