@@ -75,7 +75,7 @@ async def serve(settings: ExecutorSettings, file: ToolsFile, lifecycle: Lifecycl
         await lifecycle.stopping.wait()
         ready = False
         drain_seconds = max(0.0, settings.drain_seconds - settings.executor_kill_seconds)
-        await executor.drain(loop.partitions.values(), drain_seconds, settings.executor_kill_seconds)
+        await executor.drain(drain_seconds, settings.executor_kill_seconds)
         following.cancel()
         await around.log.appender.flush()
         await assembly.warden.close()

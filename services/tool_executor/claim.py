@@ -30,7 +30,7 @@ class Attempt:
 def claimable(state: ThreadState, pool: str) -> list[Call]:
     """Dispatched calls of the pool that nobody has claimed, in order of their index."""
     turn = state.turn
-    if turn is None or turn.cancelling is not None:
+    if turn is None or turn.cancelling is not None or state.status == "importing":
         return []
     calls = [
         call
@@ -42,6 +42,8 @@ def claimable(state: ThreadState, pool: str) -> list[Call]:
 
 def claimed_by_others(state: ThreadState, pool: str, executor: str) -> list[Call]:
     """Running calls of the pool whose claim is another executor's, or that of a former self."""
+    if state.status == "importing":
+        return []
     return [
         call
         for call in state.calls.values()
@@ -64,13 +66,25 @@ def before_running(state: ThreadState, attempt: Attempt, now_ms: int) -> Verdict
 
 
 def while_running(state: ThreadState, attempt: Attempt) -> Verdict:
-    """For an attempt that runs: whether it is still wanted."""
+    """For an attempt that runs: whether it is still wanted. One that was taken for lost is, until a later one is
+    dispatched: its end is the proof of what it did.
+    """
     call = state.calls.get(attempt.call)
     if call is None or call.settled or is_cancelling(state, call):
         return "stop"
     if attempt.pure:
         return "run"
-    return "run" if call.status == "running" and call.claim == attempt.claim else "stop"
+    return "run" if call.claim == attempt.claim and call.attempt == attempt.attempt else "stop"
+
+
+def is_settled(state: ThreadState, attempt: Attempt) -> bool:
+    """For an attempt whose end is in the log: whether nothing in the state speaks of it as under way any more."""
+    call = state.calls.get(attempt.call)
+    return call is None or call.attempt != attempt.attempt or call.status not in {"dispatched", "running"}
+
+
+def is_own_claim(call: Call, executor: str) -> bool:
+    return call.status == "running" and call.executor == executor
 
 
 def is_cancelling(state: ThreadState, call: Call) -> bool:

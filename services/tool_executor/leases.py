@@ -15,7 +15,7 @@ from schemas.ids import ThreadKey
 from schemas.progress import Heartbeat, decode_progress, progress_kind
 from schemas.topics import THREAD_PROGRESS
 from services.chassis.clock import Clock
-from services.chassis.log import Incoming, Log, Reader, TopicPartition
+from services.chassis.log import Incoming, Log, LogUnavailableError, Reader, TopicPartition
 from services.chassis.timers import Timers
 
 log = structlog.get_logger()
@@ -33,6 +33,12 @@ class Watch:
     on_lost: Callable[[], None]
 
 
+@dataclass(frozen=True, slots=True)
+class TopicEnd:
+    asked_ms: int
+    offset: int
+
+
 class Leases:
     def __init__(self, log_: Log, clock: Clock, timers: Timers) -> None:
         self._log = log_
@@ -42,8 +48,8 @@ class Leases:
         self._changed = asyncio.Event()
         self._read_to: dict[int, int] = {}
         """By partition: the offset up to which heartbeats have been read."""
-        self._ends: dict[int, int] = {}
-        """By partition: the topic's end when it was last asked for, for a lease that seems over."""
+        self._ends: dict[int, TopicEnd] = {}
+        """By partition, as it was when a lease that seemed over last asked for it."""
         self._ask_ends: set[int] = set()
 
     def watch(self, key: ThreadKey, claim: str, partition: int, lease_ms: int, on_lost: Callable[[], None]) -> None:
@@ -52,32 +58,33 @@ class Leases:
         if name in self._watches:
             return
         self._watches[name] = Watch(partition, lease_ms, self._clock.now_ms(), on_lost)
-        self._look_at(name, self._clock.now_ms() + lease_ms)
+        self._look_at(name, self._watches[name], self._clock.now_ms() + lease_ms)
         self._changed.set()
 
     def unwatch(self, key: ThreadKey, claim: str) -> None:
-        if self._watches.pop((key.to_bytes(), claim), None) is not None and not self._watches:
-            self._changed.set()
+        self._watches.pop((key.to_bytes(), claim), None)
 
-    def _look_at(self, name: tuple[bytes, str], at_ms: int) -> None:
-        self._timers.at(at_ms, partial(self._look, name))
+    def _look_at(self, name: tuple[bytes, str], watch: Watch, at_ms: int) -> None:
+        self._timers.at(at_ms, partial(self._look, name, watch))
 
-    def _look(self, name: tuple[bytes, str]) -> None:
-        watch = self._watches.get(name)
-        if watch is None:
+    def _look(self, name: tuple[bytes, str], watch: Watch) -> None:
+        if self._watches.get(name) is not watch:
             return
         now = self._clock.now_ms()
         over_at = watch.seen_ms + watch.lease_ms
         if now < over_at:
-            self._look_at(name, over_at)
-        elif self._read_to.get(watch.partition, -1) >= self._ends.get(watch.partition, 1 << 62):
-            del self._ends[watch.partition]
+            self._look_at(name, watch, over_at)
+        elif self._is_read_since(watch.partition, over_at):
             watch.on_lost()
-            self._look_at(name, now + watch.lease_ms)
+            self._look_at(name, watch, now + watch.lease_ms)
         else:
             self._ask_ends.add(watch.partition)
-            self._changed.set()
-            self._look_at(name, now + RETRY_MS)
+            self._look_at(name, watch, now + RETRY_MS)
+
+    def _is_read_since(self, partition: int, time_ms: int) -> bool:
+        """Whether every heartbeat that was in the log at that time has been heard."""
+        end = self._ends.get(partition)
+        return end is not None and end.asked_ms >= time_ms and self._read_to.get(partition, -1) >= end.offset
 
     async def run(self) -> None:
         """Reads the progress of the partitions in which something is watched. Until cancelled."""
@@ -88,6 +95,10 @@ class Leases:
                 reader = await self._log.reader()
                 try:
                     await self._follow(reader)
+                except LogUnavailableError as error:
+                    log.warning("heartbeats_not_read", error=str(error))
+                    self._changed.set()
+                    await asyncio.sleep(RETRY_MS / 1000)
                 finally:
                     await reader.close()
 
@@ -96,10 +107,11 @@ class Leases:
         while self._watches:
             await self._assign(reader)
             if self._ask_ends:
-                asked = [TopicPartition(THREAD_PROGRESS.name, number) for number in self._ask_ends]
+                asked = [TopicPartition(THREAD_PROGRESS.name, number) for number in sorted(self._ask_ends)]
+                asked_ms = self._clock.now_ms()
                 self._ask_ends = set()
                 ends = await reader.end_offsets(asked)
-                self._ends.update({tp.partition: end for tp, end in ends.items()})
+                self._ends.update({tp.partition: TopicEnd(asked_ms, end) for tp, end in ends.items()})
             for tp, records in await reader.poll(POLL_MS):
                 for record in records:
                     self._heard(record)
@@ -108,12 +120,19 @@ class Leases:
                 self._read_to[tp.partition] = max(self._read_to.get(tp.partition, 0), reader.position(tp))
 
     async def _assign(self, reader: Reader) -> None:
-        """From the end: what was heard before a watch began says nothing about whether its executor lives now."""
+        """From the end: what was heard before a watch began says nothing about whether its executor lives now. Leases
+        count from when their heartbeats could be heard.
+        """
         wanted = {TopicPartition(THREAD_PROGRESS.name, watch.partition) for watch in self._watches.values()}
         have = reader.assignment()
-        if wanted != have:
-            ends = await reader.end_offsets(wanted - have) if wanted - have else {}
-            reader.assign({tp: ends.get(tp, 0) for tp in wanted})
+        if wanted == have:
+            return
+        new = sorted(wanted - have)
+        ends = await reader.end_offsets(new) if new else {}
+        reader.assign({tp: ends.get(tp, 0) for tp in sorted(wanted)})
+        for watch in self._watches.values():
+            if TopicPartition(THREAD_PROGRESS.name, watch.partition) in ends:
+                watch.seen_ms = self._clock.now_ms()
 
     def _heard(self, record: Incoming) -> None:
         if progress_kind(record.headers) != "heartbeat":

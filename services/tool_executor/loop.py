@@ -1,8 +1,11 @@
 """The executor's loop: sees dispatched calls, claims them, runs them, says how they ended.
 
 What a state asks of this executor is asked in `claim`, on the confirmed state alone: this service decides nothing
-ahead. After each batch every touched thread is looked at once: attempts under way first, then calls to claim, then
-claims of others, whose leases it watches. It never waits for a tool: beyond its limits a call stays dispatched.
+ahead. After each batch every touched thread is looked at once: attempts under way first, then claims of others, whose
+leases it watches, then calls to claim. It never waits for a tool: beyond its limits a call stays dispatched.
+
+Attempts belong to the process, not to its partitions: one that runs while its partition goes and comes back is known as
+such, and never claimed, denied or run a second time. It is forgotten only once its end has been acknowledged.
 """
 
 import asyncio
@@ -11,13 +14,14 @@ from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 
+import pydantic
 import structlog
 
 from schemas.codec import Encoded, Unreadable, decode, encode
 from schemas.errors import LimitError
 from schemas.events import Event, FileChange, ToolCallFinished, ToolCallLost, ToolCallStarted
-from schemas.ids import derive_service_event, idempotency_key
-from schemas.progress import Heartbeat, Progress, ToolOutput, encode_progress
+from schemas.ids import ThreadKey, derive_service_event, idempotency_key
+from schemas.progress import Heartbeat, Progress, Quarantine, ToolOutput, encode_progress
 from schemas.state import Call, ThreadState, is_active
 from schemas.thread import Verdict, fold
 from schemas.topics import THREAD_EVENTS, THREAD_PROGRESS
@@ -34,6 +38,8 @@ from services.tool_executor.claim import (
     claimable,
     claimed_by_others,
     environment,
+    is_own_claim,
+    is_settled,
     while_running,
 )
 from services.tool_executor.leases import Leases
@@ -51,20 +57,25 @@ Spawn = Callable[[Coroutine[None, None, None], str], "asyncio.Task[None]"]
 
 @dataclass(slots=True, eq=False)
 class Run:
-    """An attempt of this process, from its claim until the call is settled."""
+    """An attempt of this process, from its claim until its end is recorded."""
 
     attempt: Attempt
     tool: str
     cancelled: asyncio.Event = field(default_factory=asyncio.Event)
     started: bool = False
     ended: bool = False
+    recorded: bool = False
+    """Whether its end is in the log."""
     counted: bool = False
     """Whether it takes a place under the limits."""
 
 
+RunName = tuple[str, int]
+"""Call and attempt."""
+
+
 @dataclass(slots=True, eq=False)
 class Work:
-    runs: dict[str, Run] = field(default_factory=dict)
     watched: dict[str, str] = field(default_factory=dict)
     """Claims of others whose lease is watched, by call."""
 
@@ -117,7 +128,13 @@ class Executor:
         self._running = 0
         self._by_tenant: Counter[str] = Counter()
         self._by_tool: Counter[str] = Counter()
+        self._runs: dict[ThreadKey, dict[RunName, Run]] = {}
+        self._owned: set[int] = set()
+        """Partitions that this process acts for."""
+        self._followed: set[ThreadKey] = set()
+        """Threads of lost partitions that are read on for their runs."""
         self._waiting: dict[Held, Partition] = {}
+        self._is_offering = False
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -134,23 +151,32 @@ class Executor:
             self._look_at(partition, held)
 
     def on_ready(self, partition: Partition) -> None:
+        self._owned.add(partition.number)
         for held in list(partition.threads.values()):
             if is_active(held.state):
                 self._look_at(partition, held)
 
     def on_lost(self, partition: Partition) -> None:
         """What runs goes on, and the partition is read on for its sake, outside the group."""
-        strays = []
+        self._owned.discard(partition.number)
+        strays = {}
         for held in partition.threads.values():
             self._unwatch_all(held)
             self._waiting.pop(held, None)
-            if any(run.started and not run.ended for run in held.work.runs.values()):
-                strays.append(held)
-        if strays and not self._stopping:
+            if held.key in self._runs and held.key not in self._followed:
+                strays[held.key] = held
+        if strays:
+            self._followed.update(strays)
             self._spawn(self._follow_strays(partition, strays), f"strays of partition {partition.number}")
 
+    def on_quarantined(self, partition: Partition, held: Held, error: Exception) -> None:
+        log.error(
+            "thread_quarantined", thread=str(held.key), seq=held.state.seq, reason=held.quarantined, exc_info=error
+        )
+        self._progress(partition, held, Quarantine(reason=storable_text(held.quarantined or "")))
+
     def may_evict(self, held: Held) -> bool:
-        return not held.work.runs and not held.work.watched
+        return held.key not in self._runs and not held.work.watched and held.quarantined is None
 
     # One thread
 
@@ -163,88 +189,114 @@ class Executor:
             if not partition.lost:
                 self._watch_others(partition, held)
                 self._claim_calls(partition, held)
-        except Exception as error:  # the edge of the loop: one thread's failure must not stop its partition
+        except Exception as error:  # noqa: BLE001  # the edge of the loop: one thread's failure must not stop its partition
             held.quarantined = f"{type(error).__name__}: {error}"[:500]
-            log.exception("thread_quarantined", thread=str(held.key), seq=held.state.seq, reason=held.quarantined)
+            self.on_quarantined(partition, held, error)
 
     def _tend_runs(self, partition: Partition, held: Held) -> None:
-        for name, run in list(held.work.runs.items()):
-            if run.started:
-                call = held.state.calls.get(name)
-                if run.ended and (call is None or call.settled or call.attempt != run.attempt.attempt):
-                    del held.work.runs[name]
-                elif not run.ended and while_running(held.state, run.attempt) == "stop":
+        for run in list(self._runs.get(held.key, {}).values()):
+            if run.ended:
+                if run.recorded and is_settled(held.state, run.attempt):
+                    self._forget(held, run)
+            elif run.started:
+                if while_running(held.state, run.attempt) == "stop":
                     run.cancelled.set()
-                continue
-            match before_running(held.state, run.attempt, self._clock.now_ms()):
-                case "run":
-                    self._metrics.claims.labels("true").inc()
-                    self._start(partition, held, run)
-                case "never_ran":
-                    self._finish(partition, held, run, ToolEnd("not_started", None))
-                case "forget":
-                    self._metrics.claims.labels("false").inc()
-                    del held.work.runs[name]
-                    self._release(held, run)
-                case _:
-                    pass
+            else:
+                self._tend_claim(partition, held, run)
+
+    def _tend_claim(self, partition: Partition, held: Held, run: Run) -> None:
+        match before_running(held.state, run.attempt, self._clock.now_ms()):
+            case "run" if not run.cancelled.is_set():
+                self._metrics.claims.labels("true").inc()
+                self._start(partition, held, run)
+            case "run" | "never_ran":
+                self._finish(partition, held, run, ToolEnd("not_started", None))
+            case "forget":
+                self._metrics.claims.labels("false").inc()
+                self._forget(held, run)
+            case _:
+                pass
 
     def _claim_calls(self, partition: Partition, held: Held) -> None:
+        runs = self._runs.get(held.key, {})
         for call in held.state.calls.values():
-            self._deny_forgotten_claim(partition, held, call)
+            if is_own_claim(call, self._options.executor) and (call.call, call.attempt) not in runs:
+                self._deny_forgotten_claim(partition, held, call)
         for call in claimable(held.state, self._options.pool):
-            run = held.work.runs.get(call.call)
-            if run is not None and run.attempt.attempt == call.attempt:
+            if (call.call, call.attempt) in runs or self._stopping:
                 continue
-            if self._stopping or not self._has_room(held, call.tool):
-                if not self._stopping:
-                    self._waiting[held] = partition
-                    self._metrics.waiting.set(len(self._waiting))
+            if not self._has_room(held, call.tool):
+                self._waiting[held] = partition
+                self._metrics.waiting.set(len(self._waiting))
                 return
             self._claim(partition, held, call)
 
     def _deny_forgotten_claim(self, partition: Partition, held: Held, call: Call) -> None:
-        """A claim of this very process that it does not know: its append was reported as failed, and was stored."""
-        mine = call.status == "running" and call.executor == self._options.executor
-        if mine and call.call not in held.work.runs and call.claim is not None:
-            never_ran = ToolCallFinished(call=call.call, attempt=call.attempt, claim=call.claim, outcome="not_started")
-            self._append(partition, held, [never_ran])
+        """A claim of this very process that it does not know: nothing has run under it."""
+        log.warning("claim_denied", thread=str(held.key), call=call.call, attempt=call.attempt)
+        run = Run(self._attempt(held, call), call.tool)
+        self._remember(held, run)
+        self._finish(partition, held, run, ToolEnd("not_started", None))
+
+    def _remember(self, held: Held, run: Run) -> None:
+        self._runs.setdefault(held.key, {})[run.attempt.call, run.attempt.attempt] = run
+
+    def _forget(self, held: Held, run: Run) -> None:
+        self._release(held, run)
+        runs = self._runs.get(held.key, {})
+        runs.pop((run.attempt.call, run.attempt.attempt), None)
+        if not runs:
+            self._runs.pop(held.key, None)
 
     def _claim(self, partition: Partition, held: Held, call: Call) -> None:
-        started = self._started_event(call.call, call.attempt)
-        claim = derive_service_event(held.key, started.kind, call.call, call.attempt, started.executor)
-        attempt = Attempt(
-            call.call,
-            call.attempt,
-            claim,
-            call.effect == "pure",
-            self._clock.now_ms(),
-            1000 * self._options.lease_seconds,
-        )
-        run = Run(attempt, call.tool)
-        held.work.runs[call.call] = run
+        run = Run(self._attempt(held, call), call.tool)
+        self._remember(held, run)
         self._take(held, run)
-        if attempt.pure:
+        if run.attempt.pure:
             self._start(partition, held, run)
         else:
-            offsets = self._append(partition, held, [started])
-            offsets.add_done_callback(partial(self._claim_appended, partition, held, run))
+            self._append_claim(partition, held, run)
+
+    def _attempt(self, held: Held, call: Call) -> Attempt:
+        started = self._started_event(call.call, call.attempt)
+        return Attempt(
+            call=call.call,
+            attempt=call.attempt,
+            claim=derive_service_event(held.key, started.kind, call.call, call.attempt, started.executor),
+            pure=call.effect == "pure",
+            appended_ms=self._clock.now_ms(),
+            lease_ms=1000 * self._options.lease_seconds,
+        )
 
     def _started_event(self, call: str, attempt: int) -> ToolCallStarted:
         return ToolCallStarted(
             call=call, attempt=attempt, executor=self._options.executor, lease_seconds=self._options.lease_seconds
         )
 
+    def _append_claim(self, partition: Partition, held: Held, run: Run) -> None:
+        started = self._started_event(run.attempt.call, run.attempt.attempt)
+        offsets = self._append(partition, held, [started])
+        offsets.add_done_callback(partial(self._claim_appended, partition, held, run))
+
     def _claim_appended(
         self, partition: Partition, held: Held, run: Run, offsets: "asyncio.Future[tuple[int, ...]]"
     ) -> None:
-        if offsets.cancelled() or offsets.exception() is None or run.started:
+        """A claim that failed may have been stored all the same. The second try has the same id, and the lease of the
+        first: whoever saw that one counts from it.
+        """
+        if offsets.exception() is None or run.started:
             return
         self._metrics.append_failures.inc()
-        held.work.runs.pop(run.attempt.call, None)
-        self._release(held, run)
         retry_ms = self._clock.now_ms() + self._options.append_retry_ms
-        self._timers.at(retry_ms, partial(self._look_at, partition, held))
+        self._timers.at(retry_ms, partial(self._claim_again, partition, held, run))
+
+    def _claim_again(self, partition: Partition, held: Held, run: Run) -> None:
+        if run.started or self._runs.get(held.key, {}).get((run.attempt.call, run.attempt.attempt)) is not run:
+            return
+        if partition.lost or self._stopping:
+            self._forget(held, run)
+        else:
+            self._append_claim(partition, held, run)
 
     # Running
 
@@ -271,9 +323,8 @@ class Executor:
         end = await self._tools.run(request, output.add, run.cancelled)
         output.flush()
         self._metrics.tool_seconds.observe(end.seconds)
-        if end.outcome == "cancelled" and not run.attempt.pure:
-            evidence = end.evidence or "killed midway, after its turn was cancelled"
-            end = ToolEnd("lost", end.result, evidence, end.changes, end.seconds)
+        if end.outcome == "cancelled":
+            end = ToolEnd("lost", end.result, end.evidence or "killed midway", end.changes, end.seconds)
         self._finish(partition, held, run, end)
 
     def _emit_output(self, partition: Partition, held: Held, run: Run, text: str) -> None:
@@ -312,26 +363,36 @@ class Executor:
                     claim=attempt.claim,
                     outcome=end.outcome,
                     result=storable_json(end.result),
-                    changes=tuple(FileChange.model_validate(change) for change in end.changes),
+                    changes=_file_changes(end),
                     milliseconds=int(1000 * end.seconds),
                 )
             )
-        self._append_surely(partition, held, events)
+        self._append_surely(partition, held, run, events)
 
-    def _append_surely(self, partition: Partition, held: Held, events: list[Event]) -> None:
+    def _append_surely(self, partition: Partition, held: Held, run: Run, events: list[Event]) -> None:
         """An end is appended until it is acknowledged: nobody else can say it. The ids make a repetition harmless."""
         offsets = self._append(partition, held, events)
-        offsets.add_done_callback(partial(self._end_appended, partition, held, events))
+        offsets.add_done_callback(partial(self._end_appended, partition, held, run, events))
 
     def _end_appended(
-        self, partition: Partition, held: Held, events: list[Event], offsets: "asyncio.Future[tuple[int, ...]]"
+        self,
+        partition: Partition,
+        held: Held,
+        run: Run,
+        events: list[Event],
+        offsets: "asyncio.Future[tuple[int, ...]]",
     ) -> None:
-        if offsets.cancelled() or offsets.exception() is None:
+        error = offsets.exception()
+        if error is None:
+            run.recorded = True
+            is_given_away = partition.lost and partition.number not in self._owned
+            if is_given_away or is_settled(held.state, run.attempt):
+                self._forget(held, run)
             return
         self._metrics.append_failures.inc()
-        log.warning("end_not_appended", thread=str(held.key), error=str(offsets.exception()))
+        log.warning("end_not_appended", thread=str(held.key), error=str(error))
         retry_ms = self._clock.now_ms() + self._options.append_retry_ms
-        self._timers.at(retry_ms, partial(self._append_surely, partition, held, events))
+        self._timers.at(retry_ms, partial(self._append_surely, partition, held, run, events))
 
     def _append(self, partition: Partition, held: Held, events: list[Event]) -> "asyncio.Future[tuple[int, ...]]":
         now = self._clock.now_ms()
@@ -382,13 +443,18 @@ class Executor:
         self._metrics.running.set(self._running)
         if self._running == 0:
             self._idle.set()
-        if self._waiting:
+        if self._waiting and not self._is_offering:
+            self._is_offering = True
             asyncio.get_running_loop().call_soon(self._offer_room)
 
     def _offer_room(self) -> None:
-        waiting, self._waiting = self._waiting, {}
-        for held, partition in waiting.items():
-            self._look_at(partition, held)
+        """To each that waits, in order. Who still finds none goes to the end."""
+        self._is_offering = False
+        for _ in range(len(self._waiting)):
+            if self._running >= self._options.calls_max:
+                break
+            held = next(iter(self._waiting))
+            self._look_at(self._waiting.pop(held), held)
         self._metrics.waiting.set(len(self._waiting))
 
     # Claims of others
@@ -420,19 +486,22 @@ class Executor:
 
     # Leaving
 
-    async def _follow_strays(self, partition: Partition, strays: list[Held]) -> None:
-        """Read on for threads whose calls still run here, so that a cancel reaches them. It claims nothing."""
+    async def _follow_strays(self, partition: Partition, strays: dict[ThreadKey, Held]) -> None:
+        """Read on for threads whose calls still run here, so that claims under way are read back and cancels reach what
+        runs. It claims nothing, and ends when their ends are recorded or the partition comes back.
+        """
         tp = TopicPartition(THREAD_EVENTS.name, partition.number)
-        by_key = {held.key.to_bytes(): held for held in strays}
+        by_key = {key.to_bytes(): held for key, held in strays.items()}
         reader = await self._log.reader({tp: partition.next_offset})
         try:
-            while any(not run.ended for held in strays for run in held.work.runs.values() if run.started):
+            while partition.number not in self._owned and any(key in self._runs for key in strays):
                 for _, records in await reader.poll(STRAY_POLL_MS):
                     for record in records:
                         held = by_key.get(record.key or b"")
-                        if held is not None:
+                        if held is not None and partition.number not in self._owned:
                             self._fold_stray(partition, held, record)
         finally:
+            self._followed.difference_update(strays)
             await reader.close()
 
     def _fold_stray(self, partition: Partition, held: Held, raw: Incoming) -> None:
@@ -441,22 +510,30 @@ class Executor:
             held.state, _ = fold(held.state, record)
             self._look_at(partition, held)
 
-    async def drain(self, partitions: Iterable[Partition], seconds: float, kill_seconds: float) -> None:
+    async def drain(self, seconds: float, kill_seconds: float) -> None:
         """Claim nothing more and wait for what runs; what still runs then is killed."""
         self._stopping = True
         try:
             async with asyncio.timeout(seconds):
                 await self._idle.wait()
         except TimeoutError:
-            for partition in partitions:
-                for held in partition.threads.values():
-                    for run in held.work.runs.values():
-                        run.cancelled.set()
+            for runs in self._runs.values():
+                for run in runs.values():
+                    run.cancelled.set()
             try:
                 async with asyncio.timeout(kill_seconds):
                     await self._idle.wait()
             except TimeoutError:
                 log.warning("calls_left_running", calls=self._running)
+
+
+def _file_changes(end: ToolEnd) -> tuple[FileChange, ...]:
+    """What a tool says of files is no reason to lose its end."""
+    try:
+        return tuple(FileChange.model_validate(change) for change in end.changes)
+    except pydantic.ValidationError as error:
+        log.warning("file_changes_refused", error=str(error)[:500])
+        return ()
 
 
 def _without_result(event: Event, why: str) -> Event:
