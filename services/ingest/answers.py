@@ -113,7 +113,8 @@ class Turn(Answer):
     started_at: Time
     cancel_cause: str | None
     cancelled_at: Time | None
-    recoveries: int | None
+    recovered_at: Time | None
+    recovered_by: str | None
     steps: int
     input_tokens: int
     output_tokens: int

@@ -14,7 +14,7 @@ import asyncpg
 import orjson
 import pydantic_core
 
-from schemas.ids import EventId, TenantId, ThreadKey
+from schemas.ids import EventId, TenantId, ThreadKey, is_name
 from services.ingest.problems import BAD_CURSOR, Problem, ProblemError
 from services.ingest.views import Database
 
@@ -117,9 +117,9 @@ def decode_cursor(cursor: str, kinds: tuple[type, ...]) -> list[int | str]:
     except (ValueError, binascii.Error):
         key = None
     if not isinstance(key, list) or tuple(type(part) for part in key) != kinds:
-        raise ProblemError(Problem(BAD_CURSOR, "The cursor is not one that this list has given."))
+        raise ProblemError(_foreign_cursor())
     if any(isinstance(part, int) and not -1 <= part <= OFFSET_MAX for part in key):
-        raise ProblemError(Problem(BAD_CURSOR, "The cursor is not one that this list has given."))
+        raise ProblemError(_foreign_cursor())
     return key
 
 
@@ -140,10 +140,16 @@ def _after_thread(cursor: str | None) -> tuple[dt.datetime | None, str | None]:
     if cursor is None:
         return None, None
     created, thread = decode_cursor(cursor, (int, str))
+    if not is_name(str(thread)):
+        raise ProblemError(_foreign_cursor())
     try:
         return _EPOCH + dt.timedelta(microseconds=int(created)), str(thread)
     except OverflowError:
-        raise ProblemError(Problem(BAD_CURSOR, "The cursor is not one that this list has given.")) from None
+        raise ProblemError(_foreign_cursor()) from None
+
+
+def _foreign_cursor() -> Problem:
+    return Problem(BAD_CURSOR, "The cursor is not one that this list has given.")
 
 
 def _moment(time_ms: int) -> dt.datetime:
