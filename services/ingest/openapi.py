@@ -1,12 +1,12 @@
 """The description of the API: what FastAPI cannot see, because bodies are read and answers written by hand."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
+from starlette.routing import BaseRoute
 
 from services.ingest import requests
 from services.ingest.answers import ProblemAnswer
@@ -79,8 +79,8 @@ def body(model: type[BaseModel], *, required: bool = True) -> dict[str, Any]:
     return {"requestBody": {"required": required, "content": {"application/json": {"schema": schema}}}}
 
 
-def describe(app: FastAPI) -> dict[str, Any]:
-    document = get_openapi(title=TITLE, version=VERSION, description=DESCRIPTION, routes=app.routes)
+def describe(routes: Sequence[BaseRoute]) -> dict[str, Any]:
+    document = get_openapi(title=TITLE, version=VERSION, description=DESCRIPTION, routes=routes)
     components = document.setdefault("components", {})
     schemas = components.setdefault("schemas", {})
     _, definitions = models_json_schema([(model, "validation") for model in MODELS], ref_template=_REF)
