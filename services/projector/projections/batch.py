@@ -10,11 +10,12 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from schemas.codec import Record, Unreadable
+from schemas.events import TurnRecovered
 from schemas.ids import ThreadKey
 from schemas.state import NOTHING, ThreadState
 from schemas.thread import Effect, Verdict, fold, next_chain
 from services.chassis.log import Incoming
-from services.projector.projections.changes import Applied
+from services.projector.projections.changes import Applied, Change
 from services.projector.projections.dead_letters import DeadLetter, dead_letter_row
 from services.projector.projections.events import bare_event_row, event_row
 from services.projector.projections.items import item_changes
@@ -121,13 +122,7 @@ class Batch:
         rows = self.rows
         try:
             if applied.verdict.effect == "applied":
-                changes = [
-                    *turn_changes(applied),
-                    *step_changes(applied),
-                    *tool_call_changes(applied),
-                    *item_changes(applied),
-                ]
-                rows.add(changes)
+                rows.add(_changes(applied))
             used = usage_row(applied)
         except Exception as error:  # noqa: BLE001  # one record's bug must not stop its partition
             return f"its rows cannot be made: {type(error).__name__}"
@@ -146,6 +141,21 @@ class Batch:
     def _bury(self, dead: DeadLetter) -> None:
         self.dead.append(dead)
         self.rows.dead_letters.append(dead_letter_row(dead, self.dead_letter_bytes_max))
+
+
+def _changes(applied: Applied) -> list[Change]:
+    """Parts of the state that are the same object did not change."""
+    record, before, after, _ = applied
+    changes: list[Change] = []
+    if after.turn is not before.turn:
+        changes += turn_changes(applied)
+        changes += step_changes(applied)
+    elif type(record.data) is TurnRecovered:
+        changes += turn_changes(applied)
+    if after.calls is not before.calls:
+        changes += tool_call_changes(applied)
+    changes += item_changes(applied)
+    return changes
 
 
 def _fold(before: ThreadState, record: Record) -> tuple[Applied, str | None]:

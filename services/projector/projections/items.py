@@ -17,6 +17,7 @@ from services.projector.projections.changes import (
     CallItemEdited,
     Change,
     ChangedRow,
+    Columns,
     ItemsCompacted,
     ItemsRewound,
     NewRow,
@@ -50,16 +51,16 @@ def item_changes(applied: Applied) -> Iterator[Change]:
 
 
 def _added(applied: Applied, item: Item) -> Change:
-    columns = given(
-        kind=item.kind,
-        turn=item.turn,
-        step=item.step,
-        place=item.place,
-        content=json_bytes(item.content),
-        digest=item.digest,
-        input=item.input,
-        call=item.call,
-    )
+    columns: Columns = {
+        "kind": item.kind,
+        "turn": item.turn,
+        "step": item.step,
+        "place": item.place,
+        "content": json_bytes(item.content),
+        "digest": item.digest,
+        "input": item.input,
+        "call": item.call,
+    }
     return NewRow("items", (*applied.record.key, item.seq, item.part), columns)
 
 

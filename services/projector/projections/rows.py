@@ -69,7 +69,7 @@ class Rows:
     changed: dict[Table, dict[Key, Columns]] = field(default_factory=_per_table)
     """Of rows that were there before the batch."""
     edits: dict[tuple[str, str, int, str], bytes] = field(default_factory=dict)
-    """To items that were there before the batch; written after the new ones."""
+    """Arguments of calls' items, those of this batch too: written after the new rows."""
     rewinds: list[ItemsRewound] = field(default_factory=list)
     compactions: list[ItemsCompacted] = field(default_factory=list)
     """Written last: they reach items of this batch too, and by their place only those that came before them."""

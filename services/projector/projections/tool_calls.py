@@ -28,8 +28,6 @@ from services.projector.projections.changes import (
 
 def tool_call_changes(applied: Applied) -> Iterator[Change]:
     record, before, after, _ = applied
-    if after.calls is before.calls:
-        return
     for name, call in after.calls.items():
         old = before.calls.get(name)
         if old is call:

@@ -1,0 +1,144 @@
+"""The rows of any history: the same whatever the batching, and what the folds say."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from schemas.codec import Record
+from schemas.ids import TenantId, ThreadId, ThreadKey
+from schemas.state import dump_state, load_state
+from schemas.transcript import Transcript, transcript_changes
+from services.chassis.log import Incoming
+from services.projector.projections.batch import Batch, Kept
+from tests.support.histories import KEY, History
+from tests.support.strategies import any_records
+from tests.support.view_tables import Projected, Row
+from tests.support.walks import CHOICES, Choice, as_read, walk
+
+WALKS = st.lists(CHOICES, min_size=1, max_size=60)
+OTHER = ThreadKey(TenantId("acme"), ThreadId("t-2"))
+
+
+@given(WALKS, WALKS, st.lists(st.integers(1, 9), min_size=1, max_size=8), st.randoms(use_true_random=False))
+def test_rows_do_not_depend_on_where_batches_begin(
+    one: list[Choice], two: list[Choice], sizes: list[int], random: Any
+) -> None:
+    records = _merged([walk(one), walk(two, OTHER)], random)
+    at_once = Projected().project(records)
+    in_parts = Projected()
+    rest = records
+    while rest:
+        for size in sizes:
+            in_parts.project(rest[:size])
+            rest = rest[size:]
+        # As after a restart: states come from their rows.
+        in_parts.kept = {
+            key: kept._replace(state=load_state(dump_state(kept.state))) for key, kept in in_parts.kept.items()
+        }
+    assert in_parts.tables.rows == at_once.tables.rows
+
+
+@given(WALKS)
+def test_items_are_the_transcript(choices: list[Choice]) -> None:
+    history = walk(choices)
+    tables = Projected().project(as_read(history), 5).tables
+    transcript = _transcript(history)
+    assert [_item(row) for row in tables.all("items")] == [
+        (item.seq, item.part, item.kind, item.turn, item.step, item.place, item.content, item.digest, item.input)
+        for item in sorted(transcript.items, key=lambda item: (item.seq, item.part))
+    ]
+    assert {row["input"] for row in tables.all("items") if row.get("dropped")} == transcript.dropped
+    shown = [
+        row
+        for row in tables.all("items")
+        if row["place"] is not None and row.get("rewound_at") is None and row.get("compacted_at") is None
+    ]
+    shown.sort(key=lambda row: (row["kind"] != "summary", row["place"], row["seq"], row["part"]))
+    assert [_item(row)[:2] for row in shown] == [(item.seq, item.part) for item in transcript.context()]
+
+
+@given(WALKS)
+def test_rows_show_what_the_state_says(choices: list[Choice]) -> None:
+    history = walk(choices)
+    tables, state = Projected().project(as_read(history), 4).tables, history.state
+    assert [row["seq"] for row in tables.all("events")] == list(range(1, state.seq + 1))
+    assert [(row["effect"], row["reason"]) for row in tables.all("events")] == history.verdicts
+    assert [row["chain"] for row in tables.all("events")] == [after.chain for after in history.states[1:]]
+    if not state.exists:
+        assert tables.all("threads") == []
+        return
+    (thread,) = tables.all("threads")
+    assert thread["status"] == state.status
+    assert thread["seq"] == state.seq
+    assert thread["turn"] == (state.turn.turn if state.turn else None)
+    assert thread["title"] == state.title
+    assert thread["labels"] == state.labels
+    assert thread["config"] == state.config.model_dump(mode="json")
+    assert thread["queued"] == len(state.queue)
+    turns = tables.all("turns")
+    assert [row["turn"] for row in turns] == list(range(1, state.last_turn + 1))
+    for row in turns:
+        is_open = state.turn is not None and state.turn.turn == row["turn"]
+        assert (row["status"] == "ended") == (not is_open)
+        assert (row["outcome"] is None) == is_open
+    if state.turn is not None:
+        assert turns[-1]["steps"] == state.turn.steps
+        assert turns[-1]["input_tokens"] == state.turn.input_tokens
+        assert turns[-1]["waited_ms"] == state.turn.waited_ms
+    elif turns:
+        assert turns[-1]["outcome"] == state.last_outcome
+    calls = {row["call"]: row for row in tables.all("tool_calls")}
+    for name, call in state.calls.items():
+        assert calls[name]["status"] == call.status
+        assert calls[name]["outcome"] == call.outcome
+        assert calls[name]["attempts"] == call.attempt
+        assert calls[name]["call_hash"] == call.call_hash
+        assert call.settled or calls[name]["args"] == call.args
+    for name, row in calls.items():
+        assert (row["outcome"] is not None) == (row["settled_seq"] is not None) == (row["status"] == "settled")
+        assert name in state.calls or row["status"] == "settled", row
+    applied = [row for row in tables.all("usage") if row["effect"] == "applied" and row["kind"] == "step"]
+    assert sum(row["input_tokens"] for row in applied) == sum(row["input_tokens"] for row in turns)
+    steps = tables.all("steps")
+    assert [row["finished_seq"] for row in steps if row["finished_seq"]] == [row["seq"] for row in applied]
+    open_turn = state.turn.turn if state.turn is not None else None
+    assert all(row["turn"] == open_turn for row in steps if row["status"] == "open")
+
+
+@given(st.lists(any_records(), max_size=30))
+@settings(max_examples=100)
+def test_any_record_is_projected_without_a_failure(records: list[Record]) -> None:
+    batch = Batch("thread-events", {}, lambda _: 0, dead_letter_bytes_max=10)
+    for offset, record in enumerate(records):
+        raw = Incoming("thread-events", 0, offset, record.time_ms, KEY.to_bytes(), b"{}", ())
+        batch.take(raw, record._replace(offset=offset))
+    batch.finish()
+    assert [letter.reason for letter in batch.dead if "cannot be made" in letter.reason] == []
+    assert all(kept == Kept(kept.state, None, is_stored=True) for kept in batch.kept.values())
+    assert len(batch.rows.events) == len(records)
+
+
+def _merged(histories: Sequence[History], random: Any) -> list[Incoming]:
+    """Records of several threads in one partition: each thread's in their order."""
+    queues = [as_read(history) for history in histories]
+    merged: list[Incoming] = []
+    while any(queues):
+        queue = random.choice([queue for queue in queues if queue])
+        merged.append(queue.pop(0)._replace(offset=len(merged)))
+    return merged
+
+
+def _transcript(history: History) -> Transcript:
+    transcript = Transcript()
+    for before, after, record, verdict in zip(
+        history.states, history.states[1:], history.records, history.verdicts, strict=False
+    ):
+        transcript.apply(transcript_changes(before, after, record, verdict))
+    return transcript
+
+
+def _item(row: Row) -> tuple[Any, ...]:
+    names = ("seq", "part", "kind", "turn", "step", "place", "content", "digest", "input")
+    return tuple([row[name] for name in names])
