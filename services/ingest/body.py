@@ -12,7 +12,7 @@ from typing import Any, NoReturn, TypeVar
 
 import pydantic
 from pydantic import JsonValue
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 
 from schemas.canonical import unstorable
 from schemas.config import Frozen
@@ -77,17 +77,20 @@ async def _read(request: Request, bytes_max: int, timeout_seconds: float) -> byt
     size_bytes = 0
     try:
         async with asyncio.timeout(timeout_seconds):
-            async for chunk in request.stream():
+            while True:
+                message = await request.receive()
+                if message["type"] == "http.disconnect":
+                    raise ProblemError(Problem(MALFORMED_JSON, "The client left before the body had arrived."))
+                chunk: bytes = message.get("body", b"")
                 size_bytes += len(chunk)
                 if size_bytes > bytes_max:
                     raise ProblemError(_oversize(bytes_max))
                 chunks.append(chunk)
+                if not message.get("more_body", False):
+                    return b"".join(chunks)
     except TimeoutError:
         detail = f"The body did not arrive within {timeout_seconds:g} seconds."
         raise ProblemError(Problem(MALFORMED_JSON, detail)) from None
-    except ClientDisconnect:
-        raise ProblemError(Problem(MALFORMED_JSON, "The client left before the body had arrived.")) from None
-    return b"".join(chunks)
 
 
 def _oversize(bytes_max: int) -> Problem:

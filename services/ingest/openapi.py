@@ -1,5 +1,6 @@
 """The description of the API: what FastAPI cannot see, because bodies are read and answers written by hand."""
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -73,10 +74,13 @@ def answers(
     return described
 
 
-def body(model: type[BaseModel], *, required: bool = True) -> dict[str, Any]:
-    """For a route's `openapi_extra`."""
+def command(model: type[BaseModel], *, required: bool = True) -> dict[str, Any]:
+    """For the `openapi_extra` of a command's route: what it reads by hand."""
     schema = {"$ref": _REF.format(model=model.__name__)}
-    return {"requestBody": {"required": required, "content": {"application/json": {"schema": schema}}}}
+    return {
+        "parameters": _OF_COMMANDS,
+        "requestBody": {"required": required, "content": {"application/json": {"schema": schema}}},
+    }
 
 
 def describe(routes: Sequence[BaseRoute]) -> dict[str, Any]:
@@ -89,11 +93,45 @@ def describe(routes: Sequence[BaseRoute]) -> dict[str, Any]:
         "key": {"type": "http", "scheme": "bearer", "description": "An API key: `tl_<id>_<secret>`."}
     }
     document["security"] = [{"key": []}]
+    for path, operations in document["paths"].items():
+        for operation in operations.values():
+            operation["parameters"] = [*_path_parameters(path, operation), *operation.get("parameters", ())]
     schemas.pop("HTTPValidationError", None)
     schemas.pop("ValidationError", None)
     return document
 
 
+def _path_parameters(path: str, operation: dict[str, Any]) -> list[dict[str, Any]]:
+    """Those that the operation does not describe itself."""
+    described = {parameter["name"] for parameter in operation.get("parameters", ()) if parameter["in"] == "path"}
+    return [
+        {"name": name, "in": "path", "required": True, "schema": {"type": "string"}, "description": _IN_PATHS[name]}
+        for name in re.findall(r"{(\w+)}", path)
+        if name not in described
+    ]
+
+
+_IN_PATHS = {
+    "thread": "Id of the thread.",
+    "input": "Id of the input.",
+    "turn": "Number of the turn, from 1.",
+    "call": "Id of the tool call: turn.step.index, such as `3.1.0`.",
+    "event_id": "Id of the command's event.",
+}
+_OF_COMMANDS = [
+    {
+        "name": "wait",
+        "in": "query",
+        "schema": {"enum": ["applied"]},
+        "description": "Answer once it is known what the command came to, with 409 where it took no effect.",
+    },
+    {
+        "name": "Idempotency-Key",
+        "in": "header",
+        "schema": {"type": "string", "minLength": 1, "maxLength": 200, "pattern": "^[!-~]+$"},
+        "description": "The same key and body count once and are answered alike.",
+    },
+]
 _SUCCESS = {
     200: "It took effect, or here it is.",
     202: "Recorded. Without `wait=applied`, or where the wait was too long, its effect is not known yet.",

@@ -1,5 +1,7 @@
 """Inputs and the turns that take them: submit, withdraw, cancel; and what became of a command."""
 
+# ruff: noqa: FAST003 - commands read their parameters by hand, see parameters.py
+
 import re
 
 from fastapi import APIRouter
@@ -11,16 +13,7 @@ from services.ingest.answers import CommandAnswer
 from services.ingest.dependencies import dependencies
 from services.ingest.problems import NOT_FOUND, QUEUE_FULL, Problem, ProblemError
 from services.ingest.requests import CancelTurn, SubmitInput, WithdrawInput
-from services.ingest.routes.parameters import (
-    InputPath,
-    KeyHeader,
-    ThreadPath,
-    TurnPath,
-    Wait,
-    command_of,
-    read_body,
-    run,
-)
+from services.ingest.routes.parameters import command_of, number_of, read_body, run
 from services.ingest.routes.threads import TO_A_THREAD
 
 router = APIRouter(tags=["inputs"])
@@ -39,30 +32,27 @@ With `expected_turn` it is refused with 409 unless that turn is open. The last t
     summary="Submit an input",
     description=MODES,
     responses=openapi.answers(CommandAnswer, (200, 202), (*TO_A_THREAD, QUEUE_FULL)),
-    openapi_extra=openapi.body(SubmitInput),
+    openapi_extra=openapi.command(SubmitInput),
 )
-async def submit_input(
-    request: Request, thread: ThreadPath, wait: Wait = None, idempotency_key: KeyHeader = None
-) -> Response:
-    command = await command_of(request, thread, "inputs", idempotency_key)
+async def submit_input(request: Request) -> Response:
+    command = await command_of(request, "inputs")
     wanted = await read_body(request, SubmitInput)
-    return await run(request, accept.submit_input(command, wanted, dependencies(request).limits), wait)
+    return await run(request, accept.submit_input(command, wanted, dependencies(request).limits))
 
 
 @router.post(
-    "/v1/threads/{thread}/inputs/{input_id}/withdraw",
+    "/v1/threads/{thread}/inputs/{input}/withdraw",
     summary="Take an input back that no turn has taken",
     responses=openapi.answers(CommandAnswer, (200, 202), (*TO_A_THREAD, NOT_FOUND)),
-    openapi_extra=openapi.body(WithdrawInput, required=False),
+    openapi_extra=openapi.command(WithdrawInput, required=False),
 )
-async def withdraw_input(
-    request: Request, thread: ThreadPath, input_id: InputPath, wait: Wait = None, idempotency_key: KeyHeader = None
-) -> Response:
-    command = await command_of(request, thread, f"inputs/{input_id}/withdraw", idempotency_key)
+async def withdraw_input(request: Request) -> Response:
+    input_id = request.path_params["input"]
+    command = await command_of(request, f"inputs/{input_id}/withdraw")
     await read_body(request, WithdrawInput, optional=True)
     if _INPUT.fullmatch(input_id) is None:
         raise ProblemError(Problem(NOT_FOUND, "The thread has no such input."))
-    return await run(request, accept.withdraw_input(command, input_id), wait)
+    return await run(request, accept.withdraw_input(command, input_id))
 
 
 @router.post(
@@ -71,11 +61,10 @@ async def withdraw_input(
     description="The model call is dropped, waiting approvals are settled, running tools are stopped; what had "
     "finished stays. Untaken steering inputs stay queued unless `discard` is set.",
     responses=openapi.answers(CommandAnswer, (200, 202), TO_A_THREAD),
-    openapi_extra=openapi.body(CancelTurn, required=False),
+    openapi_extra=openapi.command(CancelTurn, required=False),
 )
-async def cancel_turn(
-    request: Request, thread: ThreadPath, turn: TurnPath, wait: Wait = None, idempotency_key: KeyHeader = None
-) -> Response:
-    command = await command_of(request, thread, f"turns/{turn}/cancel", idempotency_key)
+async def cancel_turn(request: Request) -> Response:
+    turn = number_of(request, "turn")
+    command = await command_of(request, f"turns/{turn}/cancel")
     wanted = await read_body(request, CancelTurn, optional=True)
-    return await run(request, accept.cancel_turn(command, turn, wanted), wait)
+    return await run(request, accept.cancel_turn(command, turn, wanted))

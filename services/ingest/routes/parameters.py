@@ -1,8 +1,13 @@
-"""Parameters that several routes have, and what routes do with them."""
+"""Parameters that several routes have, and what routes do with them.
 
-from typing import Annotated, Literal, TypeVar
+Commands are read by hand: FastAPI's own way to parameters costs a fifth of a command's time. It routes and describes
+them (`openapi.command`), and parses the parameters of reads.
+"""
 
-from fastapi import Header, Path, Query
+from typing import Annotated, TypeVar
+
+from fastapi import Path, Query
+from pydantic import JsonValue
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -13,24 +18,10 @@ from services.ingest import body
 from services.ingest.accept import Accepted, Command
 from services.ingest.auth import Principal, Scope
 from services.ingest.dependencies import Dependencies, authorized, dependencies
-from services.ingest.problems import NOT_FOUND, VIEWS_BEHIND, Problem, ProblemError, no_such_thread
+from services.ingest.problems import INVALID_REQUEST, NOT_FOUND, VIEWS_BEHIND, Problem, ProblemError, no_such_thread
 from services.ingest.reads import parse_at_least
 
 ThreadPath = Annotated[str, Path(description="Id of the thread.")]
-CallPath = Annotated[str, Path(description="Id of the tool call: turn.step.index, such as `3.1.0`.")]
-TurnPath = Annotated[int, Path(description="Number of the turn.", ge=1, le=2**53 - 1)]
-InputPath = Annotated[str, Path(description="Id of the input.")]
-Wait = Annotated[
-    Literal["applied"] | None,
-    Query(description="`applied`: answer once it is known what the command came to, with 409 where it took no effect."),
-]
-KeyHeader = Annotated[
-    str | None,
-    Header(
-        alias="Idempotency-Key",
-        description="1 to 200 visible ASCII characters. The same key and body count once and are answered alike.",
-    ),
-]
 Cursor = Annotated[str | None, Query(description="`next_cursor` of the page before.", max_length=500)]
 Limit = Annotated[int | None, Query(description="Entries of a page.", ge=1, le=1_000)]
 AtLeastQuery = Annotated[
@@ -45,21 +36,19 @@ JSON = "application/json"
 Model = TypeVar("Model", bound=Frozen)
 
 
-def thread_key(tenant: TenantId, thread: str) -> ThreadKey:
-    """Raises ProblemError: what cannot name a thread is one that does not exist."""
-    if not is_name(thread):
-        raise ProblemError(no_such_thread())
-    return ThreadKey(tenant, ThreadId(thread))
+# Commands
 
 
-async def command_of(
-    request: Request, thread: str, route: str, idempotency_key: str | None, scope: Scope = "threads:write"
-) -> Command:
+async def command_of(request: Request, route: str, scope: Scope = "threads:write") -> Command:
     """Raises ProblemError."""
     principal = await authorized(request, scope)
-    sent = body.checked_key(idempotency_key)
-    key = thread_key(principal.tenant, thread)
+    sent = idempotency_key(request)
+    key = thread_key(principal.tenant, request.path_params["thread"])
     return Command(principal, route, key, sent or draw_id(), sent is not None)
+
+
+def idempotency_key(request: Request) -> str | None:
+    return body.checked_key(request.headers.get("idempotency-key"))
 
 
 async def read_body(request: Request, model: type[Model], *, optional: bool = False) -> Model:
@@ -73,20 +62,48 @@ async def read_body(request: Request, model: type[Model], *, optional: bool = Fa
     )
 
 
-async def run(request: Request, accepted: Accepted | Problem, wait: str | None) -> Response:
+async def run(request: Request, accepted: Accepted | Problem) -> Response:
     if isinstance(accepted, Problem):
         raise ProblemError(accepted)
-    return await dependencies(request).commands.run(accepted, wait=wait is not None)
+    return await dependencies(request).commands.run(accepted, wait=_waits(request))
+
+
+def call_of(request: Request) -> str:
+    call: str = request.path_params["call"]
+    if parse_call_id(call) is None:
+        raise ProblemError(Problem(NOT_FOUND, "A tool call is named turn.step.index, such as 3.1.0."))
+    return call
+
+
+def number_of(request: Request, name: str) -> int:
+    text: str = request.path_params[name]
+    if not (text.isascii() and text.isdecimal() and len(text) <= 15 and int(text) > 0):
+        raise ProblemError(Problem(NOT_FOUND, f"A {name} is a number from 1."))
+    return int(text)
+
+
+def _waits(request: Request) -> bool:
+    if not request.scope["query_string"]:
+        return False
+    wait = request.query_params.get("wait")
+    if wait not in {None, "applied"}:
+        errors: JsonValue = [{"place": "query.wait", "detail": "must be applied, or left out"}]
+        raise ProblemError(Problem(INVALID_REQUEST, "wait must be `applied`, or left out.", {"errors": errors}))
+    return wait is not None
+
+
+# Reads
+
+
+def thread_key(tenant: TenantId, thread: str) -> ThreadKey:
+    """Raises ProblemError: what cannot name a thread is one that does not exist."""
+    if not is_name(thread):
+        raise ProblemError(no_such_thread())
+    return ThreadKey(tenant, ThreadId(thread))
 
 
 async def reader_of(request: Request) -> tuple[Dependencies, Principal]:
     return dependencies(request), await authorized(request, "threads:read")
-
-
-def checked_call(call: str) -> str:
-    if parse_call_id(call) is None:
-        raise ProblemError(Problem(NOT_FOUND, "A tool call is named turn.step.index, such as 3.1.0."))
-    return call
 
 
 async def wait_at_least(found: Dependencies, at_least: str | None, key: ThreadKey | None) -> None:

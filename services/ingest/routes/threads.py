@@ -1,5 +1,7 @@
 """Threads: create, describe, configure, archive, close, read, list."""
 
+# ruff: noqa: FAST003 - commands read their parameters by hand, see parameters.py
+
 from typing import Annotated
 
 from fastapi import APIRouter, Query
@@ -10,7 +12,7 @@ from starlette.responses import Response
 from schemas.canonical import unstorable
 from schemas.envelope import parse_time
 from services.chassis.clock import draw_id
-from services.ingest import accept, body, openapi
+from services.ingest import accept, openapi
 from services.ingest.answers import CommandAnswer, Status, ThreadAnswer, ThreadPage
 from services.ingest.dependencies import authorized, dependencies
 from services.ingest.problems import (
@@ -32,11 +34,10 @@ from services.ingest.routes.parameters import (
     JSON,
     AtLeastQuery,
     Cursor,
-    KeyHeader,
     Limit,
     ThreadPath,
-    Wait,
     command_of,
+    idempotency_key,
     page_limit,
     read_body,
     reader_of,
@@ -64,14 +65,14 @@ Labels = Annotated[list[str] | None, Query(description="`name:value`; threads th
     "/v1/threads",
     summary="Create a thread, with its first input if there is one",
     responses=openapi.answers(CommandAnswer, (200, 202), OF_COMMANDS),
-    openapi_extra=openapi.body(CreateThread),
+    openapi_extra=openapi.command(CreateThread),
 )
-async def create_thread(request: Request, wait: Wait = None, idempotency_key: KeyHeader = None) -> Response:
+async def create_thread(request: Request) -> Response:
     principal = await authorized(request, "threads:write")
-    sent = body.checked_key(idempotency_key)
+    sent = idempotency_key(request)
     command = accept.create_command(principal, sent or draw_id(), keyed=sent is not None)
     wanted = await read_body(request, CreateThread)
-    return await run(request, accept.create_thread(command, wanted, dependencies(request).limits), wait)
+    return await run(request, accept.create_thread(command, wanted, dependencies(request).limits))
 
 
 @router.patch(
@@ -79,14 +80,12 @@ async def create_thread(request: Request, wait: Wait = None, idempotency_key: Ke
     summary="Describe, configure or archive a thread",
     description="The configuration takes a merge patch (RFC 7396); it is in force from the next turn.",
     responses=openapi.answers(CommandAnswer, (200, 202), TO_A_THREAD),
-    openapi_extra=openapi.body(PatchThread),
+    openapi_extra=openapi.command(PatchThread),
 )
-async def patch_thread(
-    request: Request, thread: ThreadPath, wait: Wait = None, idempotency_key: KeyHeader = None
-) -> Response:
-    command = await command_of(request, thread, "patch", idempotency_key)
+async def patch_thread(request: Request) -> Response:
+    command = await command_of(request, "patch")
     wanted = await read_body(request, PatchThread)
-    return await run(request, accept.patch_thread(command, wanted, dependencies(request).limits), wait)
+    return await run(request, accept.patch_thread(command, wanted, dependencies(request).limits))
 
 
 @router.post(
@@ -94,14 +93,12 @@ async def patch_thread(
     summary="Close a thread for good",
     description="No new input or turn; the open turn is cancelled, the queue discarded.",
     responses=openapi.answers(CommandAnswer, (200, 202), TO_A_THREAD),
-    openapi_extra=openapi.body(CloseThread, required=False),
+    openapi_extra=openapi.command(CloseThread, required=False),
 )
-async def close_thread(
-    request: Request, thread: ThreadPath, wait: Wait = None, idempotency_key: KeyHeader = None
-) -> Response:
-    command = await command_of(request, thread, "close", idempotency_key)
+async def close_thread(request: Request) -> Response:
+    command = await command_of(request, "close")
     wanted = await read_body(request, CloseThread, optional=True)
-    return await run(request, accept.close_thread(command, wanted), wait)
+    return await run(request, accept.close_thread(command, wanted))
 
 
 @router.get(

@@ -3,6 +3,8 @@
 All of them answer once they were folded: the first in the log counts, the others learn that it was.
 """
 
+# ruff: noqa: FAST003 - commands read their parameters by hand, see parameters.py
+
 from collections.abc import Callable
 
 from fastapi import APIRouter
@@ -15,20 +17,10 @@ from services.ingest.answers import CommandAnswer
 from services.ingest.dependencies import dependencies
 from services.ingest.problems import CALL_NOT_OPEN, NOT_FOUND
 from services.ingest.requests import DecideCall, PostResult, ResolveCall
-from services.ingest.routes.parameters import (
-    CallPath,
-    KeyHeader,
-    ThreadPath,
-    checked_call,
-    command_of,
-    read_body,
-    run,
-)
+from services.ingest.routes.parameters import call_of, command_of, read_body, run
 from services.ingest.routes.threads import TO_A_THREAD
 
 router = APIRouter(tags=["tool calls"])
-
-WAITED = "applied"
 
 
 @router.post(
@@ -36,17 +28,14 @@ WAITED = "applied"
     summary="Approve or deny a tool call",
     description="Bound to the hash of the call that was looked at. Needs the scope `tools:decide`.",
     responses=openapi.answers(CommandAnswer, (200, 202), (*TO_A_THREAD, NOT_FOUND)),
-    openapi_extra=openapi.body(DecideCall),
+    openapi_extra=openapi.command(DecideCall),
 )
-async def decide_call(
-    request: Request, thread: ThreadPath, call: CallPath, idempotency_key: KeyHeader = None
-) -> Response:
-    command = await command_of(
-        request, thread, f"tool-calls/{checked_call(call)}/decision", idempotency_key, "tools:decide"
-    )
+async def decide_call(request: Request) -> Response:
+    call = call_of(request)
+    command = await command_of(request, f"tool-calls/{call}/decision", "tools:decide")
     wanted = await read_body(request, DecideCall)
     facts = await _facts(request, command, call) if wanted.args is not None else None
-    return await run(request, accept.decide_call(command, call, wanted, facts), WAITED)
+    return await run(request, accept.decide_call(command, call, wanted, facts))
 
 
 @router.post(
@@ -54,17 +43,15 @@ async def decide_call(
     summary="Post the result of a client tool's call",
     description="For tools of the pool `client`, which run in your backend. The first result counts.",
     responses=openapi.answers(CommandAnswer, (200, 202), (*TO_A_THREAD, NOT_FOUND, CALL_NOT_OPEN)),
-    openapi_extra=openapi.body(PostResult),
+    openapi_extra=openapi.command(PostResult),
 )
-async def post_result(
-    request: Request, thread: ThreadPath, call: CallPath, idempotency_key: KeyHeader = None
-) -> Response:
-    route = f"tool-calls/{checked_call(call)}/result"
-    command = await command_of(request, thread, route, idempotency_key)
+async def post_result(request: Request) -> Response:
+    call = call_of(request)
+    command = await command_of(request, f"tool-calls/{call}/result")
     wanted = await read_body(request, PostResult)
     found = dependencies(request)
     facts = await _facts(request, command, call, accept.is_for_clients)
-    return await run(request, accept.post_result(command, call, wanted, facts, found.limits), WAITED)
+    return await run(request, accept.post_result(command, call, wanted, facts, found.limits))
 
 
 @router.post(
@@ -73,18 +60,15 @@ async def post_result(
     description="Say that it succeeded or failed, and with which result; have it run `again`; or give it up "
     "(`abandoned`). Needs the scope `tools:decide`.",
     responses=openapi.answers(CommandAnswer, (200, 202), (*TO_A_THREAD, NOT_FOUND)),
-    openapi_extra=openapi.body(ResolveCall),
+    openapi_extra=openapi.command(ResolveCall),
 )
-async def resolve_call(
-    request: Request, thread: ThreadPath, call: CallPath, idempotency_key: KeyHeader = None
-) -> Response:
-    command = await command_of(
-        request, thread, f"tool-calls/{checked_call(call)}/resolution", idempotency_key, "tools:decide"
-    )
+async def resolve_call(request: Request) -> Response:
+    call = call_of(request)
+    command = await command_of(request, f"tool-calls/{call}/resolution", "tools:decide")
     wanted = await read_body(request, ResolveCall)
     found = dependencies(request)
     facts = await _facts(request, command, call)
-    return await run(request, accept.resolve_call(command, call, wanted, facts, found.limits), WAITED)
+    return await run(request, accept.resolve_call(command, call, wanted, facts, found.limits))
 
 
 async def _facts(
