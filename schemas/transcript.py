@@ -181,14 +181,13 @@ def _calls_settled(before: ThreadState, after: ThreadState, record: Record, inde
     turn_over = before.turn is not None and after.turn is None
     if after.calls is before.calls and not turn_over:
         return []
+    settled = [call for name, call in after.calls.items() if turn_over or before.calls.get(name) is not call]
     changes: list[Change] = []
-    for name in sorted(
-        {*before.calls, *after.calls}, key=lambda name: _order(after.calls.get(name) or before.calls[name])
-    ):
-        old, new = before.calls.get(name), after.calls.get(name)
-        if new is None or (old is not None and old.settled):
+    for call in sorted(settled, key=_order):
+        old = before.calls.get(call.call)
+        if old is not None and old.settled:
             continue
-        item = _result_item(before, new, record, turn_over=turn_over, place=after.seq, index=index + len(changes))
+        item = _result_item(before, call, record, turn_over=turn_over, place=after.seq, index=index + len(changes))
         if item is not None:
             changes.append(ItemAdded(item))
     return changes

@@ -7,6 +7,7 @@ with status 1, for the supervisor to start it again.
 """
 
 import asyncio
+import gc
 import os
 import signal
 from collections.abc import Awaitable, Callable, Coroutine
@@ -18,6 +19,11 @@ import uvloop
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 CANCEL_SECONDS = 5.0
 """What cancelled tasks may still take before the process ends regardless."""
+
+GARBAGE_THRESHOLDS = (50_000, 20, 100)
+"""Allocations until a collection, and collections until one of the next generation. States and records hold no cycles,
+so collecting as eagerly as by default walks thousands of living objects for nothing: a tenth of a busy service's time.
+"""
 
 T = TypeVar("T")
 
@@ -67,6 +73,8 @@ class Lifecycle:
 
 def run_service(main: Callable[[Lifecycle], Awaitable[None]], drain_seconds: float) -> int:
     """Run until `main` returns or something fails; return the exit status for `sys.exit`."""
+    gc.freeze()  # what was imported stays, and need not be looked at again
+    gc.set_threshold(*GARBAGE_THRESHOLDS)
     return uvloop.run(_run(main, drain_seconds))
 
 

@@ -1,0 +1,109 @@
+"""`make bench`: on real Kafka and Postgres, all services as processes. Prints a table and writes bench.json."""
+
+import argparse
+import asyncio
+import json
+import statistics
+import sys
+import tempfile
+from collections import defaultdict
+from dataclasses import asdict
+from pathlib import Path
+
+import uvloop
+from bench.kernel import fold_events_per_second
+
+from bench.floor import floor_ms
+from bench.rebuild import measure_rebuild
+from bench.sessions import Measured, effect_in_use, measure
+from bench.system import System, client_of, running
+from services.client.client import ThreadlogClient
+
+WORKLOADS = {"1": (1, 150), "1_pure": (1, 150), "16": (16, 1_200), "64": (64, 1_600)}
+"""Name: sessions at once, sessions measured."""
+SWITCH_TRIES = 50
+SWITCH_PAUSE_SECONDS = 0.2
+
+
+async def bench(rounds: int) -> dict[str, object]:
+    by_workload: dict[str, list[Measured]] = defaultdict(list)
+    with tempfile.TemporaryDirectory(prefix="threadlog-bench-") as name:
+        async with running(Path(name)) as system:
+            print(f"{system.kafka_version}, {system.postgres_version}", flush=True)
+            async with client_of(system) as client:
+                floor = await floor_ms(system.settings)
+                for number in range(rounds):
+                    for workload, (concurrent, sessions) in WORKLOADS.items():
+                        await _switch(system, client, "pure" if workload == "1_pure" else "unsafe")
+                        measured = await measure(system, client, concurrent, sessions)
+                        by_workload[workload].append(measured)
+                        print(f"round {number + 1}/{rounds} {workload:>7}: {_row(measured)}", flush=True)
+                rebuilt = await measure_rebuild(system)
+        return {
+            "kafka_version": system.kafka_version,
+            "postgres_version": system.postgres_version,
+            "floor_ms": round(floor, 3),
+            "sessions": {workload: _median(each) for workload, each in by_workload.items()},
+            "rebuild_events_per_s": round(rebuilt.events_per_second),
+            "copy_rows_per_s": round(rebuilt.copy_rows_per_second),
+            "fold_events_per_s": round(fold_events_per_second()),
+            "rounds": rounds,
+        }
+
+
+async def _switch(system: System, client: ThreadlogClient, effect: str) -> None:
+    for number in range(SWITCH_TRIES):
+        if await effect_in_use(client) == effect:
+            return
+        if number == 0:
+            await asyncio.to_thread(system.restart_executor, effect)
+        await asyncio.sleep(SWITCH_PAUSE_SECONDS)
+    raise RuntimeError(f"the tool is still not {effect}")
+
+
+def _row(measured: Measured) -> str:
+    return (
+        f"{measured.rate:7.1f}/s  p50 {measured.p50_ms:6.1f} ms  p99 {measured.p99_ms:6.1f} ms  "
+        f"CPU {measured.cpu_ms:5.2f} ms  {measured.requests_per_session:4.1f} produce requests"
+    )
+
+
+def _median(each: list[Measured]) -> dict[str, object]:
+    rows = [asdict(measured) for measured in each]
+    names = [name for name in rows[0] if name != "cpu_ms_by_process"]
+    medians: dict[str, object] = {name: round(statistics.median(row[name] for row in rows), 3) for name in names}
+    medians["cpu_ms_by_process"] = {
+        part: round(statistics.median(row["cpu_ms_by_process"][part] for row in rows), 3)
+        for part in rows[0]["cpu_ms_by_process"]
+    }
+    return medians
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="bench")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--output", type=Path, default=Path("bench.json"))
+    arguments = parser.parse_args()
+    result = uvloop.run(bench(arguments.rounds))
+    arguments.output.write_text(json.dumps(result, indent=2) + "\n")
+    print_table(result)
+    print(f"written to {arguments.output}")
+    return 0
+
+
+def print_table(result: dict[str, object]) -> None:
+    print(f"\nmedians of {result['rounds']} rounds; one produce to consume takes {result['floor_ms']} ms")
+    sessions = result["sessions"]
+    assert isinstance(sessions, dict)
+    for workload, row in sessions.items():
+        by_process = "  ".join(f"{part} {value}" for part, value in row["cpu_ms_by_process"].items())
+        print(
+            f"{workload:>7}: {row['rate']:7.1f}/s  p50 {row['p50_ms']:6.1f} ms  p99 {row['p99_ms']:6.1f} ms  "
+            f"CPU {row['cpu_ms']:5.2f} ms ({by_process})"
+        )
+    for name in ("rebuild_events_per_s", "copy_rows_per_s", "fold_events_per_s"):
+        print(f"{name}: {result[name]}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
