@@ -100,7 +100,7 @@ class KafkaLog:
     ) -> Reader:
         consumer = self._consumer(
             group_id=group,
-            group_instance_id=instance_id,
+            group_instance_id=instance_id if self._settings.kafka_static_membership else None,
             # With the same topics for every member, range gives a member the same partition numbers of each.
             partition_assignment_strategy=(RangePartitionAssignor,),
             session_timeout_ms=self._settings.kafka_session_timeout_ms,

@@ -28,6 +28,10 @@ class Settings(BaseSettings):
     """How long the broker may hold a fetch. 5 to 20 for brokers that do not wake a waiting fetch."""
     kafka_session_timeout_ms: int = Field(default=6_000, ge=1_000)
     """Apache Kafka refuses less than 6 s unless told otherwise. A vanished member's partitions move after this time."""
+    kafka_static_membership: bool = True
+    """Whether a restarted process takes its partitions back at once, by its name. Off for the embedded broker, where it
+    would only make each join take 6 s; a member then comes back when its session has timed out.
+    """
     kafka_heartbeat_interval_ms: int = Field(default=1_500, ge=100)
     kafka_request_timeout_ms: int = Field(default=15_000, ge=1_000)
     """Must be longer than the session timeout: joining a group can take that long."""
