@@ -13,6 +13,7 @@ which a record cannot be folded is quarantined: nothing is folded onto it any mo
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
@@ -22,9 +23,10 @@ from schemas.codec import Record, Unreadable, decode
 from schemas.ids import ThreadKey
 from schemas.state import NOTHING, ThreadState, is_active
 from schemas.thread import Verdict, fold
+from services.chassis.known_keys import KnownKeys
 from services.chassis.log import Incoming, Log, LogUnavailableError, Reader, TopicPartition
 from services.chassis.scan import scan
-from services.chassis.states import PartitionStates, StateStore, StatesUnavailableError
+from services.chassis.states import KeyStore, PartitionStates, StateStore, StatesUnavailableError
 
 log = structlog.get_logger()
 
@@ -43,6 +45,11 @@ class FoldLoopSettings:
     partition is scanned for them.
     """
     evict_every_seconds: float = 5.0
+    keys_known_max: int = 2_000_000
+    """Of one partition, for telling new threads without asking the database; 4 bytes of memory for each. A partition
+    with more asks for every one.
+    """
+    keys_retry_seconds: float = 30.0
     parked_records_max: int = 20_000
     """Of one partition; beyond it the partition is paused until their threads are loaded."""
 
@@ -81,6 +88,10 @@ class Partition(Generic[Work]):
     evicted: bool = False
     lost: bool = False
     loading: bool = False
+    known: KnownKeys | None = None
+    """Every thread with a record that was not read here, and every one that was; None until the keys are loaded."""
+    unlisted: set[ThreadKey] = field(default_factory=set)
+    """Taken into memory while `known` was not there."""
     distrusted_since: float | None = None
     """Since when, on the loop's clock, the store could not be read, or fell short of `relied_on`."""
 
@@ -109,14 +120,22 @@ class Follower(Protocol[Work]):
 
 class FoldLoop(Generic[Work]):
     def __init__(
-        self, log_: Log, store: StateStore, follower: Follower[Work], topic: str, settings: FoldLoopSettings
+        self,
+        log_: Log,
+        store: StateStore,
+        follower: Follower[Work],
+        topic: str,
+        settings: FoldLoopSettings,
+        keys: KeyStore | None = None,
     ) -> None:
         self._log = log_
         self._store = store
+        self._keys = keys
         self._follower = follower
         self._topic = topic
         self._settings = settings
         self._to_load = asyncio.Event()
+        self._to_list = asyncio.Event()
         self.partitions: dict[int, Partition[Work]] = {}
         self.records_folded = 0
 
@@ -143,6 +162,7 @@ class FoldLoop(Generic[Work]):
         for key, state in states.items():
             self._hold(partition, self._taken_in(partition, key, state, from_start=False))
         self.partitions[tp.partition] = partition
+        self._to_list.set()
         log.info("partition_assigned", partition=tp.partition, start=start, end=end, active=len(states))
         return tp, start
 
@@ -241,10 +261,14 @@ class FoldLoop(Generic[Work]):
 
     def _hold(self, partition: Partition[Work], held: Held[Work]) -> None:
         partition.threads[held.key] = held
+        if partition.known is not None:
+            partition.known.add(held.key)
+        elif self._keys is not None:
+            partition.unlisted.add(held.key)
 
     def _hold_or_park(self, partition: Partition[Work], record: Record) -> Held[Work] | None:
         waiting = partition.parked.get(record.key)
-        if waiting is None and partition.whole and not partition.evicted:
+        if waiting is None and self._is_new(partition, record.key):
             held = self._taken_in(partition, record.key, NOTHING, from_start=True)
             self._hold(partition, held)
             return held
@@ -255,6 +279,43 @@ class FoldLoop(Generic[Work]):
             waiting.append(record)
         partition.parked_records += 1
         return None
+
+    def _is_new(self, partition: Partition[Work], key: ThreadKey) -> bool:
+        """Whether the thread certainly has no earlier record."""
+        if partition.whole and not partition.evicted:
+            return True
+        return partition.known is not None and key not in partition.known
+
+    async def run_keys(self) -> None:
+        """Reads which threads each partition has. Runs beside `run` until it is cancelled."""
+        while True:
+            for partition in list(self.partitions.values()):
+                if partition.known is None or partition.known.is_full:
+                    await self._load_keys(partition)
+            self._to_list.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._settings.keys_retry_seconds):
+                    await self._to_list.wait()
+
+    async def _load_keys(self, partition: Partition[Work]) -> None:
+        """Threads that come into memory while the query runs are in no snapshot of it, and are added."""
+        if self._keys is None or partition.foreign_store:
+            return
+        partition.known = None
+        partition.unlisted.update(partition.threads)
+        try:
+            stored = await self._keys.load_keys(self._topic, partition.number, self._settings.keys_known_max)
+        except StatesUnavailableError as error:
+            log.warning("keys_unavailable", partition=partition.number, error=str(error))
+            return
+        if stored is None or stored.next_offset < partition.relied_on:
+            log.warning("keys_not_used", partition=partition.number, reason="too many" if stored is None else "behind")
+            return
+        known = KnownKeys(len(stored.keys) + len(partition.unlisted))
+        for key in (*stored.keys, *partition.unlisted, *partition.parked):
+            known.add(key)
+        partition.known = known
+        partition.unlisted.clear()
 
     async def run_loader(self) -> None:
         """Reads the states of threads whose records wait, for each partition on its own. Runs beside `run` until it is

@@ -12,7 +12,7 @@ import pydantic
 
 from schemas.ids import TenantId, ThreadId, ThreadKey
 from schemas.state import FOLD_VERSION, ThreadState, load_state
-from services.chassis.states import PartitionStates, StatesUnavailableError
+from services.chassis.states import PartitionKeys, PartitionStates, StatesUnavailableError
 
 NOTHING_STORED: Final = PartitionStates(0, {})
 
@@ -21,13 +21,14 @@ _AWAY = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError)
 
 
 class PostgresStates:
-    """A StateStore. Implements `services.chassis.states.StateStore`."""
+    """Implements `StateStore` and `KeyStore` of `services.chassis.states`."""
 
     def __init__(self, pool: asyncpg.Pool) -> None:
         self._pool = pool
         sql = Path(__file__).with_name("sql")
         self._active = (sql / "states_active.sql").read_text()
         self._of_threads = (sql / "states_of_threads.sql").read_text()
+        self._keys = (sql / "states_keys.sql").read_text()
 
     async def load_active(self, topic: str, partition: int) -> PartitionStates:
         return await self._load(self._active, topic, partition)
@@ -35,6 +36,18 @@ class PostgresStates:
     async def load_threads(self, topic: str, partition: int, keys: Sequence[ThreadKey]) -> PartitionStates:
         tenants, threads = [key.tenant for key in keys], [key.thread for key in keys]
         return await self._load(self._of_threads, topic, partition, tenants, threads)
+
+    async def load_keys(self, topic: str, partition: int, keys_max: int) -> PartitionKeys | None:
+        try:
+            rows = await self._pool.fetch(self._keys, topic, partition, keys_max)
+        except _NO_VIEWS:
+            return PartitionKeys(0, ())
+        except _AWAY as error:
+            raise StatesUnavailableError(f"the stored keys cannot be read: {error!r}") from error
+        if len(rows) > keys_max:
+            return None
+        keys = [ThreadKey(TenantId(tenant), ThreadId(thread)) for _, tenant, thread in rows if thread is not None]
+        return PartitionKeys(rows[0][0] if rows else 0, keys)
 
     async def _load(self, query: str, *arguments: object) -> PartitionStates:
         try:

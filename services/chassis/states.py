@@ -31,3 +31,17 @@ class StateStore(Protocol):
 
     async def load_threads(self, topic: str, partition: int, keys: Sequence[ThreadKey]) -> PartitionStates:
         """Position, and the states of those of the keys that have a row. Raises StatesUnavailableError."""
+
+
+class PartitionKeys(NamedTuple):
+    next_offset: int
+    """The stored position: every thread with a record below it is among the keys."""
+    keys: Sequence[ThreadKey]
+
+
+class KeyStore(Protocol):
+    async def load_keys(self, topic: str, partition: int, keys_max: int) -> PartitionKeys | None:
+        """All threads of the partition that have a row, and the position, in one snapshot; None where there are more
+        than `keys_max`. Raises StatesUnavailableError.
+        """
+        ...

@@ -51,15 +51,15 @@ async def serve(settings: RuntimeSettings, lifecycle: Lifecycle) -> None:
             ),
             metrics=RuntimeMetrics.register(registry),
         )
-        loop: FoldLoop[Work] = FoldLoop(
-            around.log, PostgresStates(around.pool), runtime, THREAD_EVENTS.name, FoldLoopSettings()
-        )
+        states = PostgresStates(around.pool)
+        loop: FoldLoop[Work] = FoldLoop(around.log, states, runtime, THREAD_EVENTS.name, FoldLoopSettings(), states)
         lifecycle.spawn(timers.run(), "timers")
         lifecycle.spawn(catalog.run(), "catalog")
         await catalog.ready.wait()
         reader = await around.log.group_reader([THREAD_EVENTS.name], GROUP, loop, f"runtime-{settings.instance}")
         ready = True
         lifecycle.spawn(loop.run_loader(), "loader")
+        lifecycle.spawn(loop.run_keys(), "keys")
         lifecycle.spawn(loop.run_evictions(), "evictions")
         lifecycle.spawn(loop.run(reader, lifecycle.stopping), "fold loop")
         await lifecycle.stopping.wait()

@@ -58,9 +58,8 @@ async def serve(settings: ExecutorSettings, file: ToolsFile, lifecycle: Lifecycl
             ),
             metrics=ExecutorMetrics.register(registry),
         )
-        loop: FoldLoop[Work] = FoldLoop(
-            around.log, PostgresStates(around.pool), executor, THREAD_EVENTS.name, FoldLoopSettings()
-        )
+        states = PostgresStates(around.pool)
+        loop: FoldLoop[Work] = FoldLoop(around.log, states, executor, THREAD_EVENTS.name, FoldLoopSettings(), states)
         lifecycle.spawn(timers.run(), "timers")
         lifecycle.spawn(catalog.run(), "catalog")
         lifecycle.spawn(leases.run(), "leases")
@@ -70,6 +69,7 @@ async def serve(settings: ExecutorSettings, file: ToolsFile, lifecycle: Lifecycl
         )
         ready = True
         lifecycle.spawn(loop.run_loader(), "loader")
+        lifecycle.spawn(loop.run_keys(), "keys")
         lifecycle.spawn(loop.run_evictions(), "evictions")
         following = lifecycle.spawn(loop.run(reader, asyncio.Event()), "fold loop")
         await lifecycle.stopping.wait()
