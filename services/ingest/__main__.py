@@ -30,7 +30,7 @@ from services.ingest.dependencies import Dependencies
 from services.ingest.existence import KnownThreads
 from services.ingest.history import PostgresHistory
 from services.ingest.live import LiveLimits, Watches
-from services.ingest.metrics import IngestMetrics
+from services.ingest.metrics import IngestMetrics, LiveCollector
 from services.ingest.reads import Reads
 from services.ingest.settings import IngestSettings, UnsafeSettingsError, require_safe
 from services.ingest.views import CommandViews, Database
@@ -69,6 +69,7 @@ async def _serve(settings: IngestSettings, lifecycle: Lifecycle) -> None:
         partitions = await around.log.partition_count(THREAD_EVENTS.name)
         metrics = IngestMetrics.build(registry)
         found = wire(settings, around.log, around.pool, SystemClock(), metrics, partitions)
+        LiveCollector(found.watches.counts, registry)
         await found.watches.open()
         reading = lifecycle.spawn(found.watches.run(), "live reader")
         listener = _listen(settings.ingest_host, settings.ingest_port)
@@ -171,7 +172,8 @@ def _uvicorn_config(app: ASGIApp, settings: IngestSettings) -> uvicorn.Config:
         server_header=False,
         proxy_headers=False,
         timeout_keep_alive=settings.ingest_keep_alive_seconds,
-        timeout_graceful_shutdown=int(settings.drain_seconds),
+        # Earlier than the lifecycle cuts the drain short, so that a client that does not go is no failure.
+        timeout_graceful_shutdown=max(1, int(settings.drain_seconds * 0.8)),
     )
 
 

@@ -1,8 +1,13 @@
 """Everything that the ingest service counts."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from services.ingest.live import LiveCounts
 
 REQUEST_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
@@ -53,3 +58,40 @@ class IngestMetrics:
                 "threadlog_ingest_lookups_skipped", "Idempotency-Keys that were not looked up.", registry=registry
             ),
         )
+
+
+class LiveCollector(Collector):
+    """threadlog_ingest_live_streams              streams that are open
+    threadlog_ingest_live_threads              threads that are folded because somebody watches them
+    threadlog_ingest_live_ring_bytes           newest records that are kept for streams that start a little behind
+    threadlog_ingest_live_records_read_total          records of all threads that the reader has seen
+    threadlog_ingest_live_records_folded_total        those of watched threads
+    threadlog_ingest_live_progress_total              deltas and the like that were passed on
+    threadlog_ingest_live_database_free_starts_total  watches that began without a look into the database
+    threadlog_ingest_live_catch_ups_total             watches that began so far behind that they read the log themselves
+    threadlog_ingest_live_cuts_total                  streams that were ended because their client could not keep up
+    threadlog_ingest_live_folds_failed_total          records whose fold raised: a bug, always
+    """
+
+    def __init__(self, counts: LiveCounts, registry: CollectorRegistry) -> None:
+        self._counts = counts
+        registry.register(self)
+
+    def collect(self) -> Iterator[Metric]:
+        counts = self._counts
+        for name, help_text, value in (
+            ("streams", "streams that are open", counts.watches),
+            ("threads", "threads that are folded", counts.threads),
+            ("ring_bytes", "newest records kept", counts.ring_bytes),
+        ):
+            yield GaugeMetricFamily(f"threadlog_ingest_live_{name}", help_text, value=value)
+        for name, help_text, value in (
+            ("records_read", "records read", counts.records_read),
+            ("records_folded", "records of watched threads", counts.records_folded),
+            ("progress", "progress passed on", counts.progress_forwarded),
+            ("database_free_starts", "watches that began without the database", counts.starts_without_database),
+            ("catch_ups", "watches that read the log themselves", counts.catch_ups),
+            ("cuts", "streams that were cut", counts.cuts),
+            ("folds_failed", "folds that raised", counts.folds_failed),
+        ):
+            yield CounterMetricFamily(f"threadlog_ingest_live_{name}", help_text, value=value)
