@@ -55,6 +55,8 @@ class KafkaLog:
         self._readers: list[AssignedReader | GroupReader] = []
         self._lookup: AIOKafkaConsumer | None = None
         self._lookup_lock = asyncio.Lock()
+        self._ends_reader: Reader | None = None
+        self._ends_lock = asyncio.Lock()
         self.counts = counts
         limits = OutboxLimits(
             batch_bytes_max=settings.outbox_batch_bytes_max,
@@ -84,8 +86,8 @@ class KafkaLog:
                 await producer.start()
             except KafkaError as error:
                 await producer.stop()
-                if asyncio.get_running_loop().time() >= deadline:
-                    raise log_error(error, f"connect to {settings.kafka_bootstrap_servers}") from error
+                if not error.retriable or asyncio.get_running_loop().time() >= deadline:
+                    raise log_error(error, _explain_start(settings)) from error
                 logger.warning("log_waits_for_broker", servers=settings.kafka_bootstrap_servers, error=str(error))
                 await asyncio.sleep(START_PAUSE_SECONDS)
             else:
@@ -153,7 +155,8 @@ class KafkaLog:
 
     async def end_offsets(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         lookup = await self._lookup_consumer()
-        return await self._offsets(lookup.end_offsets, tps)
+        offsets = await self._offsets(lookup.end_offsets, tps)
+        return offsets if self._settings.kafka_idempotence else await self._correct_ends(offsets)
 
     async def cluster_id(self) -> str:
         admin = AIOKafkaAdminClient(
@@ -210,12 +213,38 @@ class KafkaLog:
                 self._lookup = consumer
             return self._lookup
 
+    async def _correct_ends(self, offsets: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """The embedded broker, which is the one without idempotence, tells the end as one behind the *first* record of
+        the last batch. So the last batch is read.
+        """
+        last = {tp: offset - 1 for tp, offset in offsets.items() if offset > 0}
+        if not last:
+            return offsets
+        async with self._ends_lock:
+            if self._ends_reader is None:
+                self._ends_reader = await self.reader()
+            reader = self._ends_reader
+            reader.assign({})
+            reader.assign(last)
+            try:
+                async with asyncio.timeout(self._settings.kafka_request_timeout_ms / 1000):
+                    while any(reader.position(tp) <= offset for tp, offset in last.items()):
+                        await reader.poll(self._settings.kafka_fetch_max_wait_ms)
+            except TimeoutError:
+                raise LogUnavailableError("look up offsets: the last records cannot be read") from None
+            return {tp: reader.position(tp) if tp in last else offset for tp, offset in offsets.items()}
+
     async def _offsets(self, ask: Any, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         try:
             offsets = await ask([KafkaTopicPartition(*tp) for tp in tps])
         except KafkaError as error:
             raise log_error(error, "look up offsets") from error
         return {TopicPartition(*tp): offset for tp, offset in offsets.items()}
+
+
+def _explain_start(settings: Settings) -> str:
+    hint = " (a broker without InitProducerId needs THREADLOG_KAFKA_IDEMPOTENCE=false)"
+    return f"connect to {settings.kafka_bootstrap_servers}{hint if settings.kafka_idempotence else ''}"
 
 
 def _client_id(settings: Settings, service: str) -> str:
