@@ -111,10 +111,17 @@ def embedded_postgres(folder: Path, *, options: Mapping[str, str] | None = None)
 def free_port() -> int:
     for _ in range(PORT_TRIES):
         port = random.SystemRandom().randrange(PORT_FIRST, PORT_LAST)
-        with contextlib.suppress(OSError), socket.socket() as probe:
-            probe.bind(("127.0.0.1", port))
+        if port_is_free(port):
             return port
     raise NotReadyError(f"No free port found between {PORT_FIRST} and {PORT_LAST}; {PORT_TRIES} were tried.")
+
+
+def port_is_free(port: int) -> bool:
+    with contextlib.suppress(OSError), socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind(("127.0.0.1", port))
+        return True
+    return False
 
 
 def wait_until(is_ready: Callable[[], bool], process: Supervised, what: str, seconds: float = READY_SECONDS) -> None:

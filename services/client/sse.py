@@ -27,6 +27,11 @@ class Fact:
     raw: bytes
     """JSON: seq, id, type, time, actor, cause, effect, reason, position, data."""
 
+    @classmethod
+    def of(cls, body: JsonObject) -> "Fact":
+        """Of a page's entry."""
+        return cls(cast("int", body["seq"]), str(body["type"]), orjson.dumps(body))
+
     @cached_property
     def body(self) -> JsonObject:
         return cast("JsonObject", orjson.loads(self.raw))

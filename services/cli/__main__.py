@@ -1,0 +1,28 @@
+"""The `threadlog` command."""
+
+import typer
+
+from services.cli import chat, database, dev, services, tail, topics
+
+app = typer.Typer(
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    help="Durable agent sessions on a Kafka-compatible log.",
+)
+app.command("dev")(dev.dev)
+app.command("chat")(chat.chat)
+app.command("tail")(tail.tail)
+app.add_typer(services.app, name="services")
+app.add_typer(topics.app, name="topics")
+app.command("migrate")(database.migrate_command)
+app.command("rebuild")(database.rebuild_command)
+app.add_typer(database.keys, name="keys")
+
+
+def main() -> None:
+    app()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,31 @@
+"""`threadlog services run NAME`: one service, in this process."""
+
+import sys
+from enum import StrEnum
+from importlib import import_module
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(no_args_is_help=True, help="The four services.")
+
+
+class Service(StrEnum):
+    ingest = "ingest"
+    runtime = "runtime"
+    tool_executor = "tool-executor"
+    projector = "projector"
+
+
+@app.command("run")
+def run(name: Annotated[Service, typer.Argument(help="Which one.")]) -> None:
+    """Run a service until it is told to stop. Settings come from the environment, see .env.example."""
+    module = import_module(f"services.{name.value.replace('-', '_')}.__main__")
+    sys.exit(module.main())
+
+
+@app.command("list")
+def show_all() -> None:
+    """Name the services."""
+    for service in Service:
+        print(service.value)

@@ -1,0 +1,170 @@
+"""A thread's events as a person reads them in a terminal. Pure: events in, text out."""
+
+import json
+from typing import Final
+
+from pydantic import JsonValue
+
+from services.client.sse import Fact, JsonObject, Live
+
+LINE_CHARACTERS_MAX: Final = 160
+RESULT_LINES_MAX: Final = 6
+
+DIM, BOLD, RED, GREEN, YELLOW, PLAIN = "\x1b[2m", "\x1b[1m", "\x1b[31m", "\x1b[32m", "\x1b[33m", "\x1b[0m"
+
+
+def line(fact: Fact) -> str:
+    """One line per record: seq, time, what it is, what it came to."""
+    time = str(fact.body["time"])[11:23]
+    verdict = "" if fact.applied else f"  {fact.effect}: {fact.body['reason']}"
+    return f"{fact.seq:>5}  {time}  {fact.kind:<28} {shortened(_about(fact), LINE_CHARACTERS_MAX)}{verdict}".rstrip()
+
+
+def shortened(text: str, characters: int) -> str:
+    flat = " ".join(text.split())
+    return flat if len(flat) <= characters else f"{flat[: characters - 1]}…"
+
+
+class Conversation:
+    """What a chat shows: answers as they come, calls and their results. It remembers what was already shown live."""
+
+    def __init__(self, *, colors: bool) -> None:
+        self._colors = colors
+        self._shown: dict[tuple[int, int, int], str] = {}
+        self._last_step = (0, 0)
+        self._at_line_start = True
+        self.open_turn: int | None = None
+
+    def live(self, event: Live) -> str:
+        data = event.data
+        if event.kind == "tool_output":
+            return self._write(self._paint(DIM, str(data["text"])))
+        place = (_int(data, "turn"), _int(data, "step"), _int(data, "attempt"))
+        if place[:2] <= self._last_step:
+            return ""  # late: the answer is here already
+        reasoning = data.get("reasoning")
+        if reasoning is not None:
+            return self._write(self._paint(DIM, str(reasoning)))
+        before = "" if place in self._shown or not self._shown else self._new_line()
+        text = str(data.get("text") or "")
+        self._shown[place] = self._shown.get(place, "") + text
+        return before + self._write(text)
+
+    def fact(self, fact: Fact) -> str:
+        if not fact.applied:
+            return ""
+        data = fact.data
+        match fact.kind:
+            case "turn.started":
+                self.open_turn = _int(data, "turn")
+                return ""
+            case "step.finished":
+                return self._step_finished(data)
+            case "step.failed":
+                error = data.get("error")
+                message = str(error.get("message")) if isinstance(error, dict) else ""
+                again = "asked again" if data.get("retriable") else "given up"
+                return self._own_line(RED, f"the model failed ({again}): {shortened(message, LINE_CHARACTERS_MAX)}")
+            case "tool_call.approval_requested":
+                return self._own_line(YELLOW, f"{data['call']} waits for approval: {data['reason']}")
+            case "tool_call.finished":
+                return self._finished(data)
+            case "tool_call.lost":
+                return self._own_line(YELLOW, f"{data['call']} lost: {data['evidence']}")
+            case "turn.cancel_requested":
+                return self._own_line(YELLOW, "cancelling …")
+            case "turn.recovered":
+                return self._own_line(YELLOW, f"taken over by another process: {data['found']}")
+            case "turn.ended":
+                return self._turn_ended(data)
+            case _:
+                return ""
+
+    def _step_finished(self, data: JsonObject) -> str:
+        turn, step, attempt = _int(data, "turn"), _int(data, "step"), _int(data, "attempt")
+        text = "".join([str(item["text"]) for item in _objects(data, "items") if item.get("type") == "text"])
+        shown = self._shown.get((turn, step, attempt), "")
+        self._shown.clear()
+        self._last_step = (turn, step)
+        written = ""
+        if not text.startswith(shown):  # another attempt's answer won
+            shown, written = "", self._new_line()
+        written += self._write(text[len(shown) :])
+        written += self._new_line()
+        for call in _objects(data, "calls"):
+            args = shortened(json.dumps(call.get("args"), ensure_ascii=False), LINE_CHARACTERS_MAX)
+            written += self._own_line(BOLD, f"▸ {turn}.{step}.{call['index']} {call['tool']} {args}")
+        return written
+
+    def _finished(self, data: JsonObject) -> str:
+        outcome = str(data["outcome"])
+        color = GREEN if outcome == "succeeded" else RED
+        written = self._own_line(color, f"{data['call']} {outcome} ({data.get('milliseconds', 0)} ms)")
+        result = data.get("result")
+        lines = (result if isinstance(result, str) else _result_text(result)).strip().splitlines()
+        for text in lines[:RESULT_LINES_MAX]:
+            written += self._own_line(DIM, f"  {text[:LINE_CHARACTERS_MAX]}")
+        if len(lines) > RESULT_LINES_MAX:
+            written += self._own_line(DIM, f"  … {len(lines) - RESULT_LINES_MAX} lines more")
+        return written
+
+    def _turn_ended(self, data: JsonObject) -> str:
+        self.open_turn = None
+        outcome, reason = str(data["outcome"]), data.get("reason")
+        if outcome == "completed":
+            return self._new_line()
+        return self._own_line(YELLOW, f"the turn ended: {outcome}{f' ({reason})' if reason else ''}")
+
+    def _own_line(self, color: str, text: str) -> str:
+        return self._new_line() + self._write(self._paint(color, text)) + self._new_line()
+
+    def _new_line(self) -> str:
+        return "" if self._at_line_start else self._write("\n")
+
+    def _write(self, text: str) -> str:
+        if text:
+            self._at_line_start = text.endswith("\n")
+        return text
+
+    def _paint(self, color: str, text: str) -> str:
+        return f"{color}{text}{PLAIN}" if self._colors and text else text
+
+
+def _about(fact: Fact) -> str:
+    """The most telling part of the data, in a few words."""
+    data = fact.data
+    match fact.kind:
+        case "input.submitted":
+            return " ".join([str(item.get("text", item.get("name"))) for item in _objects(data, "items")])
+        case "step.finished":
+            said = [str(item.get("text", "")) for item in _objects(data, "items")]
+            calls = [f"{call['tool']}(…)" for call in _objects(data, "calls")]
+            return f"{data['turn']}.{data['step']} {' '.join([*said, *calls])}"
+        case "tool_call.finished":
+            return f"{data['call']} {data['outcome']} {_result_text(data.get('result'))}"
+        case "turn.ended":
+            return f"{data['turn']} {data['outcome']} {data.get('reason') or ''}"
+        case _:
+            words = [f"{name}={value}" for name, value in data.items() if isinstance(value, str | int)]
+            return " ".join(words)
+
+
+def _result_text(result: JsonValue) -> str:
+    """A tool's text where the result has the shape of MCP's content, else the JSON."""
+    if isinstance(result, str):
+        return result
+    if isinstance(result, dict):
+        parts = [str(part["text"]) for part in _objects(result, "content") if isinstance(part.get("text"), str)]
+        if parts:
+            return "\n".join(parts)
+    return "" if result is None else json.dumps(result, ensure_ascii=False)
+
+
+def _objects(data: JsonObject, name: str) -> list[JsonObject]:
+    value = data.get(name)
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+
+
+def _int(data: JsonObject, name: str) -> int:
+    value = data.get(name)
+    return value if isinstance(value, int) else 0

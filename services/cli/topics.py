@@ -1,0 +1,60 @@
+"""`threadlog topics apply | check`."""
+
+import asyncio
+import sys
+from collections.abc import Coroutine
+from typing import TypeVar
+
+import typer
+
+from schemas.topics import TOPICS
+from services.chassis.kafka_topics import kafka_topics
+from services.chassis.log import LogError
+from services.chassis.settings import Settings
+from services.chassis.topic_admin import Applied, TopicDifference, apply, check, topic_specs
+
+T = TypeVar("T")
+
+app = typer.Typer(no_args_is_help=True, help="The topics on the broker of THREADLOG_KAFKA_BOOTSTRAP_SERVERS.")
+
+
+@app.command("apply")
+def apply_command() -> None:
+    """Create the topics that are missing; change nothing that exists."""
+    applied = _run(apply_topics(Settings()))
+    for name in applied.created:
+        print(f"created {name}")
+    _show(applied.differences)
+
+
+@app.command("check")
+def check_command() -> None:
+    """Compare the topics with what they should be; change nothing."""
+    _show(_run(check_topics(Settings())))
+
+
+async def apply_topics(settings: Settings) -> Applied:
+    specs = topic_specs(TOPICS, settings.topic_partitions, settings.topic_replication_factor)
+    async with kafka_topics(settings) as broker:
+        return await apply(broker, specs)
+
+
+async def check_topics(settings: Settings) -> tuple[TopicDifference, ...]:
+    specs = topic_specs(TOPICS, settings.topic_partitions, settings.topic_replication_factor)
+    async with kafka_topics(settings) as broker:
+        return await check(broker, specs)
+
+
+def _run(work: Coroutine[None, None, T]) -> T:
+    try:
+        return asyncio.run(work)
+    except LogError as error:
+        sys.exit(f"threadlog: {error}")
+
+
+def _show(differences: tuple[TopicDifference, ...]) -> None:
+    for difference in differences:
+        print(difference)
+    if differences:
+        sys.exit(1)
+    print("all topics are as they should be")
