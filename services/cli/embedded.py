@@ -1,9 +1,8 @@
 """A Kafka-compatible broker and a Postgres from wheels, for `threadlog dev`, the demo and tests.
 
 Both end when their context is left and when the process that started them is gone (services/cli/supervised.py).
-The broker keeps records in memory only: whoever shows it to a person says so. It knows no idempotent producer
-(`THREADLOG_KAFKA_IDEMPOTENCE=false`)
-and does not wake waiting fetches (`THREADLOG_KAFKA_FETCH_MAX_WAIT_MS` of 5 to 20).
+The broker keeps records in memory only: whoever shows it to a person says so. It knows no idempotent producer, does not
+wake waiting fetches, and lets group members wait: BROKER_ENVIRONMENT is what services need to get on with it.
 """
 
 import contextlib
@@ -23,6 +22,14 @@ from pathlib import Path
 from schemas.errors import ThreadlogError
 from services.cli.supervised import Supervised, supervised
 
+BROKER_ENVIRONMENT = {
+    "THREADLOG_KAFKA_IDEMPOTENCE": "false",
+    "THREADLOG_KAFKA_FETCH_MAX_WAIT_MS": "10",
+    # A member with a name waits for 6 s, always; one without, for as long as a session lasts.
+    "THREADLOG_KAFKA_STATIC_MEMBERSHIP": "false",
+    "THREADLOG_KAFKA_SESSION_TIMEOUT_MS": "2000",
+    "THREADLOG_KAFKA_HEARTBEAT_INTERVAL_MS": "500",
+}
 READY_SECONDS = 60.0
 LOOK_AGAIN_SECONDS = 0.05
 # Below the range from which Linux takes the ports of outgoing connections: nobody takes a port between our look and
