@@ -58,6 +58,9 @@ from services.ingest.requests import (
 )
 
 CREATE_ROUTE = "threads"
+OF_CREATION = frozenset[type[Event]]({ThreadCreated, InputSubmitted})
+OF_PATCHES = frozenset[type[Event]]({ThreadDescribed, ThreadConfigured, ThreadArchived, ThreadUnarchived})
+OF_DECISIONS = frozenset[type[Event]]({ToolCallApproved, ToolCallDenied})
 CLIENT_POOL = "client"
 
 
@@ -99,6 +102,13 @@ class Accepted:
     """Whether the answer waits for what the fold made of it, asked or not."""
     shown: Mapping[str, JsonValue] = field(default_factory=dict)
     """What the answer says beside the ids of the events."""
+    kinds: frozenset[type[Event]] = frozenset()
+    """What commands of this route may become. One that became something else under this key had another body."""
+
+    def absent(self) -> list[EventId]:
+        """Ids of what this command could have become, and did not."""
+        present = {type(event) for _, event in self.events}
+        return [self.command.event_id(kind) for kind in self.kinds - present]
 
 
 class CallFacts(NamedTuple):
@@ -131,13 +141,13 @@ def create_thread(command: Command, request: CreateThread, limits: AcceptLimits)
     created = ThreadCreated(config=config, title=request.title or None, labels=request.labels)
     events: list[tuple[EventId, Event]] = [(command.event_id(ThreadCreated), created)]
     if request.input is None:
-        return Accepted(command, tuple(events), "nothing")
+        return Accepted(command, tuple(events), "nothing", kinds=OF_CREATION)
     content = _content(request.input, limits)
     if isinstance(content, Problem):
         return content
     input_id = command.event_id(InputSubmitted)
     events.append((input_id, InputSubmitted(input=input_id, items=content)))
-    return Accepted(command, tuple(events), "nothing", shown={"input": input_id})
+    return Accepted(command, tuple(events), "nothing", shown={"input": input_id}, kinds=OF_CREATION)
 
 
 def patch_thread(command: Command, request: PatchThread, limits: AcceptLimits) -> Accepted | Problem:
@@ -159,7 +169,8 @@ def patch_thread(command: Command, request: PatchThread, limits: AcceptLimits) -
         events.append(ThreadArchived() if request.archived else ThreadUnarchived())
     if not events:
         return Problem(INVALID_REQUEST, "The patch changes nothing.", {"errors": []})
-    return Accepted(command, tuple([(command.event_id(type(event)), event) for event in events]))
+    with_ids = tuple([(command.event_id(type(event)), event) for event in events])
+    return Accepted(command, with_ids, kinds=OF_PATCHES)
 
 
 def close_thread(command: Command, request: CloseThread) -> Accepted:
@@ -221,7 +232,7 @@ def decide_call(command: Command, call: str, request: DecideCall, facts: CallFac
     by = command.principal.actor
     if request.decision == "deny":
         denied = ToolCallDenied(call=call, call_hash=request.call_hash, by=by, reason=request.reason or "")
-        return _one(command, denied, judged=True)
+        return _one(command, denied, judged=True, kinds=OF_DECISIONS)
     edited = None
     if request.args is not None:
         if facts is None:
@@ -230,7 +241,7 @@ def decide_call(command: Command, call: str, request: DecideCall, facts: CallFac
     approved = ToolCallApproved(
         call=call, call_hash=request.call_hash, by=by, scope=request.scope, tool=request.tool, edited=edited
     )
-    return _one(command, approved, judged=True)
+    return _one(command, approved, judged=True, kinds=OF_DECISIONS)
 
 
 def is_for_clients(facts: CallFacts | None) -> bool:
@@ -274,9 +285,15 @@ def _no_such_call(call: str) -> Problem:
 
 
 def _one(
-    command: Command, event: Event, *, judged: bool = False, shown: Mapping[str, JsonValue] | None = None
+    command: Command,
+    event: Event,
+    *,
+    judged: bool = False,
+    shown: Mapping[str, JsonValue] | None = None,
+    kinds: frozenset[type[Event]] = frozenset(),
 ) -> Accepted:
-    return Accepted(command, ((command.event_id(type(event)), event),), judged=judged, shown=shown or {})
+    with_id = (command.event_id(type(event)), event)
+    return Accepted(command, (with_id,), judged=judged, shown=shown or {}, kinds=kinds)
 
 
 def _too_large(what: str, size_bytes: int, bytes_max: int) -> Problem | None:
@@ -303,18 +320,23 @@ class Stored(NamedTuple):
 
 
 def earlier(
-    sent: Sequence[tuple[EventId, DataHash]], stored: Mapping[EventId, Stored]
-) -> list[Stored] | Problem | None:
-    """What the log knows of a command with this key: all of it, a conflict, or (None) not everything.
+    sent: Sequence[tuple[EventId, DataHash]], absent: Sequence[EventId], stored: Mapping[EventId, Stored]
+) -> list[Stored] | Problem:
+    """What the views know of a command with this key, or that another command had it.
 
-    Of a command that is known in part, all is appended again: the fold counts each event once.
+    `absent` are the ids that the key would have given to what is not in this command. A command's records are appended
+    together: where views that have caught up hold a part of them, the earlier command was another one.
     """
+    if any(event_id in stored for event_id in absent):
+        return conflict()
+    found = []
     for event_id, data_hash in sent:
         known = stored.get(event_id)
         if known is not None and known.data_hash != data_hash:
             return conflict()
-    found = [stored[event_id] for event_id, _ in sent if event_id in stored]
-    return found if len(found) == len(sent) else None
+        if known is not None:
+            found.append(known)
+    return found
 
 
 def conflict() -> Problem:

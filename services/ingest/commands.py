@@ -17,7 +17,7 @@ from starlette.responses import Response
 from schemas.codec import Encoded, encode
 from schemas.errors import LimitError
 from schemas.events import ThreadCreated
-from schemas.ids import EventId, ThreadKey
+from schemas.ids import DataHash, EventId, ThreadKey
 from schemas.topics import THREAD_EVENTS
 from services.chassis.clock import Clock
 from services.chassis.log import Appender, LogError, Outgoing
@@ -31,6 +31,7 @@ from services.ingest.problems import (
     NOT_APPLIED,
     TOO_LARGE,
     TOO_MANY_APPENDS,
+    VIEWS_UNAVAILABLE,
     Problem,
     ProblemError,
 )
@@ -104,7 +105,7 @@ class Commands:
         self._source = f"ingest/{instance}"
         self._limits = limits
         self._metrics = metrics
-        self._recent: Bounded[EventId, Stored] = Bounded(limits.recent_max)
+        self._recent: Bounded[Command, Sequence[Stored]] = Bounded(limits.recent_max)
         self._under_way: Counter[str] = Counter()
 
     async def run(self, accepted: Accepted, *, wait: bool) -> Response:
@@ -115,7 +116,7 @@ class Commands:
             await self._require(accepted)
             stored = await self._append(accepted, encoded)
         if not (wait or accepted.judged):
-            return _answer(202, _body(accepted, stored))
+            return _answer(202, _body(accepted, [item._replace(effect=None) for item in stored]))
         return await self._answer_with_verdicts(accepted, stored)
 
     async def _require(self, accepted: Accepted) -> None:
@@ -151,20 +152,35 @@ class Commands:
         except LimitError as error:
             raise ProblemError(Problem(TOO_LARGE, str(error))) from error
 
-    async def _stored_earlier(self, accepted: Accepted, encoded: Sequence[Encoded]) -> list[Stored] | None:
-        key = accepted.command.key
+    async def _stored_earlier(self, accepted: Accepted, encoded: Sequence[Encoded]) -> Sequence[Stored] | None:
+        """None where nothing is known of a command with this key. Raises ProblemError where it was another command."""
         sent = [(item.record.id, item.record.data_hash) for item in encoded]
-        recent = {event_id: known for event_id, _ in sent if (known := self._recent.get(event_id)) is not None}
-        answer = earlier(sent, recent)
-        if answer is None:
-            try:
-                found = await self._earlier.find(key, self._known.partition(key), [event_id for event_id, _ in sent])
-            except ProblemError:
-                self._metrics.lookups_skipped.inc()
-                return None
-            answer = earlier(sent, found.first)
-            if found.begins_at is not None and encoded[0].record.kind == ThreadCreated.kind:
-                self._verdicts.note_created(key, found.begins_at)
+        recent = self._recent.get(accepted.command)
+        if recent is not None:
+            if [(item.id, item.data_hash) for item in recent] != sent:
+                raise ProblemError(conflict())
+            return recent
+        try:
+            found = await self._look_up(accepted, sent)
+            if 0 < len(found) < len(sent):
+                await self._known.catch_up(accepted.command.key)
+                found = await self._look_up(accepted, sent)
+        except ProblemError as error:
+            if error.problem.type is not VIEWS_UNAVAILABLE:
+                raise
+            self._metrics.lookups_skipped.inc()
+            return None
+        if 0 < len(found) < len(sent):
+            raise ProblemError(conflict())
+        return found or None
+
+    async def _look_up(self, accepted: Accepted, sent: Sequence[tuple[EventId, DataHash]]) -> list[Stored]:
+        key, absent = accepted.command.key, accepted.absent()
+        ids = [*[event_id for event_id, _ in sent], *absent]
+        found = await self._earlier.find(key, self._known.partition(key), ids)
+        if found.begins_at is not None and accepted.needs == "nothing":
+            self._verdicts.note_created(key, found.begins_at)
+        answer = earlier(sent, absent, found.first)
         if isinstance(answer, Problem):
             raise ProblemError(answer)
         return answer
@@ -201,8 +217,8 @@ class Commands:
                 self._verdicts.note_created(command.key, stored[0].offset)
         for item in stored:
             self._known.note_append(command.key, item.kind, item.offset)
-            if command.keyed:
-                self._recent.put(item.id, item)
+        if command.keyed:
+            self._recent.put(command, stored)
 
     async def _answer_with_verdicts(self, accepted: Accepted, stored: Sequence[Stored]) -> Response:
         judged = [await self._judged(accepted.command.key, item) for item in stored]

@@ -303,20 +303,39 @@ def stored(event_id: EventId, data_hash: str) -> Stored:
     return Stored(event_id, "input.submitted", DataHash(data_hash), 0, 7, 1, "applied", None)
 
 
-def test_a_command_that_is_wholly_known_is_answered_as_it_was() -> None:
+def test_a_command_that_is_known_is_found() -> None:
     known = {ONE: stored(ONE, "a"), TWO: stored(TWO, "b")}
-    assert accept.earlier([(ONE, DataHash("a")), (TWO, DataHash("b"))], known) == [known[ONE], known[TWO]]
+    assert accept.earlier([(ONE, DataHash("a")), (TWO, DataHash("b"))], [], known) == [known[ONE], known[TWO]]
+    assert accept.earlier([(ONE, DataHash("a")), (TWO, DataHash("b"))], [], {ONE: known[ONE]}) == [known[ONE]]
+    assert accept.earlier([(ONE, DataHash("a"))], [TWO], {}) == []
 
 
-def test_a_command_that_is_known_in_part_goes_again() -> None:
-    assert accept.earlier([(ONE, DataHash("a")), (TWO, DataHash("b"))], {ONE: stored(ONE, "a")}) is None
-    assert accept.earlier([(ONE, DataHash("a"))], {}) is None
-
-
-def test_another_body_under_the_same_key_is_a_conflict() -> None:
-    outcome = accept.earlier([(ONE, DataHash("a")), (TWO, DataHash("x"))], {TWO: stored(TWO, "b")})
+@pytest.mark.parametrize(
+    ("sent", "absent", "known"),
+    [
+        ([(ONE, DataHash("a")), (TWO, DataHash("x"))], [], [TWO]),
+        ([(ONE, DataHash("b"))], [TWO], [ONE, TWO]),
+        ([(ONE, DataHash("b"))], [TWO], [TWO]),
+    ],
+)
+def test_another_body_under_the_same_key_is_a_conflict(
+    sent: list[tuple[EventId, DataHash]], absent: list[EventId], known: list[EventId]
+) -> None:
+    outcome = accept.earlier(sent, absent, {event_id: stored(event_id, "b") for event_id in known})
     assert isinstance(outcome, Problem)
     assert outcome.type is IDEMPOTENCY_CONFLICT
+
+
+def test_what_a_command_could_have_become_is_known() -> None:
+    new = accept.create_command(ANN, "k", keyed=True)
+    empty = accepted(accept.create_thread(new, CreateThread(), LIMITS))
+    assert empty.absent() == [new.event_id(InputSubmitted)]
+    full = accepted(accept.create_thread(new, CreateThread(input=FirstInput(text="hi")), LIMITS))
+    assert full.absent() == []
+    patch = accepted(accept.patch_thread(command("patch"), PatchThread(archived=True), LIMITS))
+    assert len(patch.absent()) == 3
+    deny = accepted(accept.decide_call(command(), "1.1.0", DecideCall(decision="deny", call_hash=HASH), None))
+    assert deny.absent() == [command().event_id(ToolCallApproved)]
 
 
 def test_the_fold_may_find_the_conflict() -> None:

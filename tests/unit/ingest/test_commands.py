@@ -169,6 +169,40 @@ async def test_another_process_finds_a_command_in_the_views() -> None:
     assert len(world.folded(thread)) == 2
 
 
+@pytest.mark.parametrize("recent", [0, 100])
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ({}, {"input": {"text": "hi"}}),
+        ({"input": {"text": "hi"}}, {}),
+        ({"title": "a"}, {"title": "b"}),
+        ({"input": {"text": "hi"}}, {"input": {"text": "ho"}}),
+    ],
+)
+async def test_no_other_body_passes_for_the_same_command(first: JsonValue, second: JsonValue, recent: int) -> None:
+    world = World(ingest_recent_commands_max=recent)
+    thread = (await world.post("/v1/threads", first, key="k")).json()["thread"]
+    before = len(world.folded(thread))
+    answer = await world.post("/v1/threads", second, key="k")
+    assert (answer.status_code, slug(answer.json())) == (422, "idempotency-conflict")
+    assert len(world.folded(thread)) == before
+    await world.client.patch(f"/v1/threads/{thread}", json={"title": "t"}, headers={"idempotency-key": "p"})
+    other = await world.client.patch(f"/v1/threads/{thread}", json={"archived": True}, headers={"idempotency-key": "p"})
+    assert other.status_code == 422
+
+
+async def test_a_command_that_the_views_hold_in_part_is_waited_for() -> None:
+    world = World(ingest_recent_commands_max=0)
+    body: JsonValue = {"input": {"text": "hi"}}
+    first = await world.post("/v1/threads", body, key="k")
+    world.views.held_at = first.json()["position"]["offset"]
+    behind = await world.post("/v1/threads", body, key="k")
+    assert (behind.status_code, slug(behind.json())) == (503, "views-behind")
+    world.views.held_at = None
+    assert (await world.post("/v1/threads", body, key="k")).json()["events"] == first.json()["events"]
+    assert len(world.folded(first.json()["thread"])) == 2
+
+
 async def test_the_fold_finds_what_the_views_do_not_hold_yet() -> None:
     world = World(ingest_recent_commands_max=0)
     thread = await world.created()
