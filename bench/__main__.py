@@ -11,12 +11,12 @@ from dataclasses import asdict
 from pathlib import Path
 
 import uvloop
-from bench.kernel import fold_events_per_second
 
 from bench.floor import floor_ms
+from bench.kernel import fold_events_per_second
 from bench.rebuild import measure_rebuild
 from bench.sessions import Measured, effect_in_use, measure
-from bench.system import System, client_of, running
+from bench.system import Bench, running
 from services.client.client import ThreadlogClient
 
 WORKLOADS = {"1": (1, 150), "1_pure": (1, 150), "16": (16, 1_200), "64": (64, 1_600)}
@@ -28,20 +28,20 @@ SWITCH_PAUSE_SECONDS = 0.2
 async def bench(rounds: int) -> dict[str, object]:
     by_workload: dict[str, list[Measured]] = defaultdict(list)
     with tempfile.TemporaryDirectory(prefix="threadlog-bench-") as name:
-        async with running(Path(name)) as system:
-            print(f"{system.kafka_version}, {system.postgres_version}", flush=True)
-            async with client_of(system) as client:
-                floor = await floor_ms(system.settings)
+        async with running(Path(name)) as found:
+            print(f"{found.kafka_version}, {found.postgres_version}", flush=True)
+            async with found.system.client(keyed=False) as client:
+                floor = await floor_ms(found.system.settings)
                 for number in range(rounds):
                     for workload, (concurrent, sessions) in WORKLOADS.items():
-                        await _switch(system, client, "pure" if workload == "1_pure" else "unsafe")
-                        measured = await measure(system, client, concurrent, sessions)
+                        await _switch(found, client, "pure" if workload == "1_pure" else "unsafe")
+                        measured = await measure(found, client, concurrent, sessions)
                         by_workload[workload].append(measured)
                         print(f"round {number + 1}/{rounds} {workload:>7}: {_row(measured)}", flush=True)
-                rebuilt = await measure_rebuild(system)
+                rebuilt = await measure_rebuild(found.system)
         return {
-            "kafka_version": system.kafka_version,
-            "postgres_version": system.postgres_version,
+            "kafka_version": found.kafka_version,
+            "postgres_version": found.postgres_version,
             "floor_ms": round(floor, 3),
             "sessions": {workload: _median(each) for workload, each in by_workload.items()},
             "rebuild_events_per_s": round(rebuilt.events_per_second),
@@ -51,12 +51,12 @@ async def bench(rounds: int) -> dict[str, object]:
         }
 
 
-async def _switch(system: System, client: ThreadlogClient, effect: str) -> None:
+async def _switch(found: Bench, client: ThreadlogClient, effect: str) -> None:
     for number in range(SWITCH_TRIES):
         if await effect_in_use(client) == effect:
             return
         if number == 0:
-            await asyncio.to_thread(system.restart_executor, effect)
+            await found.use_effect(effect)
         await asyncio.sleep(SWITCH_PAUSE_SECONDS)
     raise RuntimeError(f"the tool is still not {effect}")
 

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 import asyncpg
 
-from bench.system import System
 from services.chassis.kafka import KafkaLog
 from services.projector.rebuild import Progress, rebuild
 from services.projector.settings import ProjectorSettings
+from tests.support.system import System
 
 COPY_BATCH_ROWS = 5_000
 

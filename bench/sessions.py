@@ -8,7 +8,7 @@ import time
 from contextlib import aclosing
 from dataclasses import dataclass
 
-from bench.system import System
+from bench.system import Bench
 from services.client.client import ThreadlogClient
 from services.client.sse import Fact
 
@@ -42,7 +42,7 @@ async def one_session(client: ThreadlogClient) -> float:
     raise RuntimeError("the stream ended before the turn")
 
 
-async def measure(system: System, client: ThreadlogClient, concurrent: int, sessions: int) -> Measured:
+async def measure(bench: Bench, client: ThreadlogClient, concurrent: int, sessions: int) -> Measured:
     seconds: list[float] = []
     left = iter(range(sessions))
 
@@ -51,11 +51,11 @@ async def measure(system: System, client: ThreadlogClient, concurrent: int, sess
             seconds.append(await one_session(client))  # noqa: PERF401  # they end in any order
 
     await asyncio.gather(*[one_session(client) for _ in range(concurrent)])
-    cpu_before, batches_before = system.cpu_seconds(), await asyncio.to_thread(system.batches_sent)
+    cpu_before, batches_before = bench.cpu_seconds(), await asyncio.to_thread(bench.batches_sent)
     begun = time.perf_counter()
     await asyncio.gather(*[work() for _ in range(concurrent)])
     elapsed = time.perf_counter() - begun
-    cpu_after, batches_after = system.cpu_seconds(), await asyncio.to_thread(system.batches_sent)
+    cpu_after, batches_after = bench.cpu_seconds(), await asyncio.to_thread(bench.batches_sent)
     by_process = {part: round(1000 * (cpu_after[part] - cpu_before[part]) / sessions, 3) for part in sorted(cpu_before)}
     seconds.sort()
     return Measured(

@@ -1,27 +1,17 @@
-"""The whole system on this machine: Apache Kafka, Postgres, and the four services as processes of their own."""
+"""The system under the bench: on a Kafka and a Postgres of its own, with a model and a tool that take no time."""
 
-import asyncio
 import contextlib
-import os
-import sys
 import urllib.request
-from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
-from schemas.topics import TOPICS
-from services.chassis.kafka_topics import kafka_topics
-from services.chassis.settings import Settings
-from services.chassis.topic_admin import apply, topic_specs
-from services.cli.embedded import free_port, wait_until
-from services.cli.supervised import Supervised, supervised
-from services.client.client import ThreadlogClient
-from services.projector.generations import migrate
+from services.cli.supervisor import SERVICES
 from tests.support.services import apache_kafka, database, postgres
+from tests.support.system import System, system
 
-SERVICES = ("projector", "runtime", "tool_executor", "ingest")
 SCRIPT = """
 rules:
   - match: {steps: 0}
@@ -37,63 +27,34 @@ tools:
 """
 
 
-@dataclass(slots=True)
-class System:
+@dataclass(frozen=True, slots=True)
+class Bench:
     kafka_version: str
     postgres_version: str
-    settings: Settings
-    url: str
-    pids: dict[str, int]
-    """Of the root process of each part; its children count with it."""
-    probes: dict[str, int]
-    environment: dict[str, str]
-    folder: Path
-    _services: dict[str, contextlib.ExitStack] = field(default_factory=dict)
+    system: System
+    stores: Mapping[str, int]
+    """Process ids of Kafka's JVM and of Postgres."""
 
-    def start(self, service: str, **environment: str) -> None:
-        stack = contextlib.ExitStack()
-        own = {**self.environment, "THREADLOG_PROBES_PORT": str(self.probes[service]), **environment}
-        command = [sys.executable, "-m", f"services.{service}"]
-        process = stack.enter_context(supervised(command, log=self.folder / f"{service}.log", environment=own))
-        self._services[service] = stack
-        self.pids[service] = process.pid
-        self._wait_ready(service, process)
-
-    def stop(self, service: str) -> None:
-        self._services.pop(service).close()
-
-    def stop_all(self) -> None:
-        for service in list(self._services):
-            self.stop(service)
-
-    def _wait_ready(self, service: str, process: Supervised) -> None:
-        url = f"http://127.0.0.1:{self.probes[service]}/readyz"
-
-        def ready() -> bool:
-            with contextlib.suppress(OSError):
-                return bool(urllib.request.urlopen(url, timeout=1).status == 200)
-            return False
-
-        wait_until(ready, process, service)
-
-    def restart_executor(self, effect: str) -> None:
-        """With `echo` in this effect class."""
-        if "tool_executor" in self._services:
-            self.stop("tool_executor")
-        path = self.folder / f"tools-{effect}.yaml"
-        path.write_text(TOOLS.format(effect=effect))
-        self.start("tool_executor", THREADLOG_EXECUTOR_TOOLS_FILE=str(path))
+    async def use_effect(self, effect: str) -> None:
+        """Start the executor again, with `echo` in this effect class."""
+        supervisor = self.system.supervisor
+        await supervisor.stop("tool-executor")
+        self.system.write_tools(TOOLS.format(effect=effect))
+        supervisor.start("tool-executor")
+        await supervisor.wait_ready("tool-executor")
 
     def cpu_seconds(self) -> dict[str, float]:
-        """User and system time by part, children included, those that have ended too."""
-        return {part: _cpu_of_tree(pid) for part, pid in self.pids.items()}
+        """User and system time by part, its children included, those that have ended too."""
+        supervisor = self.system.supervisor
+        pids = {**self.stores, **{service: supervisor.pid(service) or 0 for service in SERVICES}}
+        return {part: _cpu_of_tree(pid) for part, pid in pids.items()}
 
     def batches_sent(self) -> float:
         """Produce requests of the services so far."""
-        return sum(self._metric(service, "threadlog_log_batches_sent_total") for service in self._services)
+        return sum(self._metric(service, "threadlog_log_batches_sent_total") for service in SERVICES)
 
     def _metric(self, service: str, name: str) -> float:
-        url = f"http://127.0.0.1:{self.probes[service]}/metrics"
+        url = f"http://127.0.0.1:{self.system.supervisor.probes_port(service)}/metrics"
         text = urllib.request.urlopen(url, timeout=5).read().decode()
         return sum(float(line.rpartition(" ")[2]) for line in text.splitlines() if line.startswith(f"{name} "))
 
@@ -112,44 +73,17 @@ def _cpu_of_tree(pid: int) -> float:
 
 
 @contextlib.asynccontextmanager
-async def running(folder: Path) -> AsyncIterator[System]:
+async def running(folder: Path) -> AsyncIterator[Bench]:
     with apache_kafka(folder / "kafka", heap="1g") as kafka, postgres(folder / "postgres") as store:
-        async with database(store.address) as dsn:
-            script = folder / "script.yaml"
-            script.write_text(SCRIPT)
-            port = free_port()
-            environment = {
-                **os.environ,
-                "THREADLOG_KAFKA_BOOTSTRAP_SERVERS": kafka.address,
-                "THREADLOG_POSTGRES_DSN": dsn,
-                "THREADLOG_INGEST_AUTH": "dev",
-                "THREADLOG_INGEST_PORT": str(port),
-                "THREADLOG_RUNTIME_SCRIPT": str(script),
-                "THREADLOG_EXECUTOR_WORKSPACE_ROOT": str(folder / "workspaces"),
-                "THREADLOG_LOG_LEVEL": "warning",
-            }
-            settings = Settings(kafka_bootstrap_servers=kafka.address, postgres_dsn=dsn)
-            async with kafka_topics(settings) as topics:
-                await apply(topics, topic_specs(TOPICS, settings.topic_partitions, 1))
-            await migrate(dsn)
-            system = System(
-                kafka.version,
-                store.version,
-                settings,
-                f"http://127.0.0.1:{port}",
-                {"kafka": kafka.pid, "postgres": store.pid},
-                {service: free_port() for service in SERVICES},
-                environment,
+        async with (
+            database(store.address) as dsn,
+            system(
                 folder,
-            )
-            try:
-                for service in ("projector", "runtime", "ingest"):
-                    await asyncio.to_thread(system.start, service)
-                await asyncio.to_thread(system.restart_executor, "unsafe")
-                yield system
-            finally:
-                await asyncio.to_thread(system.stop_all)
-
-
-def client_of(system: System) -> ThreadlogClient:
-    return ThreadlogClient(system.url, keyed=False)
+                kafka=kafka.address,
+                postgres=dsn,
+                script=SCRIPT,
+                tools=TOOLS.format(effect="unsafe"),
+                environment={"THREADLOG_LOG_LEVEL": "warning"},
+            ) as found,
+        ):
+            yield Bench(kafka.version, store.version, found, {"kafka": kafka.pid, "postgres": store.pid})
