@@ -1,33 +1,28 @@
-"""`threadlog migrate`, `rebuild` and `keys`: what is done to the database of THREADLOG_POSTGRES_DSN."""
+"""`threadlog migrate`, `rebuild` and `keys`: what is done to the database of THREADLOG_POSTGRES_DSN.
+
+What a command needs is imported when it runs: a chat does not wait for Kafka's client and a web framework.
+"""
 
 import asyncio
 import sys
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Annotated, Final, TypeVar
+from typing import TYPE_CHECKING, Annotated, Final, TypeVar
 
-import asyncpg
 import typer
 
-import services.ingest
-import services.projector
 from schemas.errors import ThreadlogError
-from services.chassis.kafka import KafkaLog
-from services.chassis.log_metrics import LogCounts
-from services.chassis.migrations import migrate as run_migrations
-from services.chassis.settings import Settings
-from services.chassis.sql_files import SqlFiles
-from services.ingest.api_keys import create_key, revoke_key
-from services.ingest.auth import SCOPES
-from services.projector.rebuild import Progress, rebuild
-from services.projector.settings import ProjectorSettings
 
-OWNERS: Final = {
-    "projector": Path(services.projector.__path__[0], "migrations"),
-    "ingest": Path(services.ingest.__path__[0], "migrations"),
-}
-INGEST_SQL: Final = Path(services.ingest.__path__[0], "sql")
+if TYPE_CHECKING:
+    import asyncpg
+
+    from services.chassis.settings import Settings
+    from services.projector.rebuild import Progress
+
+SERVICES: Final = Path(__file__).parents[1]
+OWNERS: Final = ("projector", "ingest")
+"""Of migrations."""
 
 T = TypeVar("T")
 
@@ -36,6 +31,8 @@ keys = typer.Typer(no_args_is_help=True, help="API keys.")
 
 def migrate_command() -> None:
     """Bring what is not a view up to date: generations, API keys."""
+    from services.chassis.settings import Settings
+
     applied = _run(migrate_all(Settings()))
     for name in applied:
         print(f"applied {name}")
@@ -43,12 +40,14 @@ def migrate_command() -> None:
         print("nothing to apply")
 
 
-async def migrate_all(settings: Settings) -> list[str]:
+async def migrate_all(settings: "Settings") -> list[str]:
+    from services.chassis.migrations import migrate
+
     async with _connection(settings) as connection:
         return [
             f"{owner}/{name}"
-            for owner, folder in OWNERS.items()
-            for name in await run_migrations(connection, owner, folder)
+            for owner in OWNERS
+            for name in await migrate(connection, owner, SERVICES / owner / "migrations")
         ]
 
 
@@ -56,11 +55,16 @@ def rebuild_command(
     keep_old: Annotated[bool, typer.Option("--keep-old", help="Keep the generation that was live.")] = False,
 ) -> None:
     """Build the views anew from the beginning of the log, beside the live ones, and swap."""
-    generation = _run(_rebuild(ProjectorSettings(), keep_old=keep_old))
-    print(f"generation {generation} is live")
+    print(f"generation {_run(_rebuild(keep_old=keep_old))} is live")
 
 
-async def _rebuild(settings: ProjectorSettings, *, keep_old: bool) -> int:
+async def _rebuild(*, keep_old: bool) -> int:
+    from services.chassis.kafka import KafkaLog
+    from services.chassis.log_metrics import LogCounts
+    from services.projector.rebuild import rebuild
+    from services.projector.settings import ProjectorSettings
+
+    settings = ProjectorSettings()
     log = await KafkaLog.open(settings, "rebuild", LogCounts())
     try:
         generation = await rebuild(log, settings.postgres_dsn, settings, _show_progress, keep_old=keep_old)
@@ -69,7 +73,7 @@ async def _rebuild(settings: ProjectorSettings, *, keep_old: bool) -> int:
         await log.close()
 
 
-def _show_progress(progress: Progress) -> None:
+def _show_progress(progress: "Progress") -> None:
     share = progress.records_done / progress.records_total if progress.records_total else 1.0
     end = "\n" if progress.phase == "done" else ""
     sys.stderr.write(
@@ -83,10 +87,20 @@ def _show_progress(progress: Progress) -> None:
 def create_command(
     tenant: Annotated[str, typer.Option(help="Whose threads the key may touch.")],
     subject: Annotated[str, typer.Option(help="Who acts with it, as records show it.")],
-    scope: Annotated[list[str], typer.Option(help=f"One or more of {', '.join(sorted(SCOPES))}.")],
+    scope: Annotated[list[str], typer.Option(help="threads:read, threads:write, tools:decide or ops; give several.")],
 ) -> None:
     """Make a key and show it, once."""
-    print(_run(_create_key(Settings(), tenant, subject, scope)))
+    print(_run(_create_key(tenant, subject, scope)))
+
+
+async def _create_key(tenant: str, subject: str, scopes: list[str]) -> str:
+    from services.chassis.settings import Settings
+    from services.chassis.sql_files import SqlFiles
+    from services.ingest.api_keys import create_key
+
+    sql = SqlFiles(SERVICES / "ingest" / "sql")
+    async with _connection(Settings()) as connection:
+        return await create_key(connection, sql, tenant=tenant, subject=subject, scopes=scopes)
 
 
 @keys.command("revoke")
@@ -94,23 +108,24 @@ def revoke_command(
     key_id: Annotated[str, typer.Argument(help="The part of the key between tl_ and the next _.")],
 ) -> None:
     """End a key. Processes that remember it refuse it a little later."""
-    if not _run(_revoke_key(Settings(), key_id)):
+    if not _run(_revoke_key(key_id)):
         sys.exit(f"threadlog: there is no valid key {key_id}")
     print(f"revoked {key_id}")
 
 
-async def _create_key(settings: Settings, tenant: str, subject: str, scopes: list[str]) -> str:
-    async with _connection(settings) as connection:
-        return await create_key(connection, SqlFiles(INGEST_SQL), tenant=tenant, subject=subject, scopes=scopes)
+async def _revoke_key(key_id: str) -> bool:
+    from services.chassis.settings import Settings
+    from services.chassis.sql_files import SqlFiles
+    from services.ingest.api_keys import revoke_key
 
-
-async def _revoke_key(settings: Settings, key_id: str) -> bool:
-    async with _connection(settings) as connection:
-        return await revoke_key(connection, SqlFiles(INGEST_SQL), key_id)
+    async with _connection(Settings()) as connection:
+        return await revoke_key(connection, SqlFiles(SERVICES / "ingest" / "sql"), key_id)
 
 
 @asynccontextmanager
-async def _connection(settings: Settings) -> AsyncIterator[asyncpg.Connection]:
+async def _connection(settings: "Settings") -> AsyncIterator["asyncpg.Connection"]:
+    import asyncpg
+
     connection = await asyncpg.connect(settings.postgres_dsn, timeout=settings.postgres_connect_timeout_seconds)
     try:
         yield connection
@@ -119,6 +134,8 @@ async def _connection(settings: Settings) -> AsyncIterator[asyncpg.Connection]:
 
 
 def _run(work: Coroutine[None, None, T]) -> T:
+    import asyncpg
+
     try:
         return asyncio.run(work)
     except (ThreadlogError, asyncpg.PostgresError, OSError) as error:

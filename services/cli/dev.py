@@ -9,17 +9,19 @@ import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from schemas.errors import ThreadlogError
-from services.chassis.settings import Settings
 from services.cli.database import migrate_all
 from services.cli.embedded import Running, embedded_broker, embedded_postgres, free_port, port_is_free
 from services.cli.supervised import ProgramEndedError
 from services.cli.supervisor import Supervisor, What
 from services.cli.topics import apply_topics
+
+if TYPE_CHECKING:
+    from services.chassis.settings import Settings
 
 PORT: Final = 8080
 LOOK_SECONDS: Final = 1.0
@@ -99,8 +101,10 @@ def engines(folder: Path, environment: Mapping[str, str]) -> Iterator[Started]:
         yield Started(found, tuple(ours), tuple(notes))
 
 
-def settings_of(environment: Mapping[str, str]) -> Settings:
+def settings_of(environment: Mapping[str, str]) -> "Settings":
     """The shared settings as a service with this environment has them."""
+    from services.chassis.settings import Settings
+
     prefix = "THREADLOG_"
     names = Settings.model_fields
     given = {name.removeprefix(prefix).lower(): value for name, value in environment.items() if name.startswith(prefix)}

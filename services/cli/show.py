@@ -1,12 +1,15 @@
 """A thread's events as a person reads them in a terminal. Pure: events in, text out."""
 
 import json
+import re
 from typing import Final
 
 from pydantic import JsonValue
 
 from services.client.sse import Fact, JsonObject, Live
 
+HASH: Final = re.compile(r"=[0-9a-f]{64}$")
+"""What no person reads."""
 LINE_CHARACTERS_MAX: Final = 160
 RESULT_LINES_MAX: Final = 6
 
@@ -32,13 +35,17 @@ class Conversation:
         self._colors = colors
         self._shown: dict[tuple[int, int, int], str] = {}
         self._last_step = (0, 0)
+        self._heard: dict[str, str] = {}
+        """By call, the output that was shown as it came."""
         self._at_line_start = True
         self.open_turn: int | None = None
 
     def live(self, event: Live) -> str:
         data = event.data
         if event.kind == "tool_output":
-            return self._write(self._paint(DIM, str(data["text"])))
+            call, text = str(data["call"]), str(data["text"])
+            self._heard[call] = self._heard.get(call, "") + text
+            return self._write(self._paint(DIM, text))
         place = (_int(data, "turn"), _int(data, "step"), _int(data, "attempt"))
         if place[:2] <= self._last_step:
             return ""  # late: the answer is here already
@@ -80,6 +87,10 @@ class Conversation:
             case _:
                 return ""
 
+    def note(self, text: str) -> str:
+        """Of whoever shows it, on a line of its own."""
+        return self._own_line(YELLOW, text)
+
     def _step_finished(self, data: JsonObject) -> str:
         turn, step, attempt = _int(data, "turn"), _int(data, "step"), _int(data, "attempt")
         text = "".join([str(item["text"]) for item in _objects(data, "items") if item.get("type") == "text"])
@@ -101,9 +112,12 @@ class Conversation:
         color = GREEN if outcome == "succeeded" else RED
         written = self._own_line(color, f"{data['call']} {outcome} ({data.get('milliseconds', 0)} ms)")
         result = data.get("result")
-        lines = (result if isinstance(result, str) else _result_text(result)).strip().splitlines()
-        for text in lines[:RESULT_LINES_MAX]:
-            written += self._own_line(DIM, f"  {text[:LINE_CHARACTERS_MAX]}")
+        text = (result if isinstance(result, str) else _result_text(result)).strip()
+        if text == self._heard.pop(str(data["call"]), "").strip():
+            return written
+        lines = text.splitlines()
+        for shown in lines[:RESULT_LINES_MAX]:
+            written += self._own_line(DIM, f"  {shown[:LINE_CHARACTERS_MAX]}")
         if len(lines) > RESULT_LINES_MAX:
             written += self._own_line(DIM, f"  … {len(lines) - RESULT_LINES_MAX} lines more")
         return written
@@ -146,7 +160,7 @@ def _about(fact: Fact) -> str:
             return f"{data['turn']} {data['outcome']} {data.get('reason') or ''}"
         case _:
             words = [f"{name}={value}" for name, value in data.items() if isinstance(value, str | int)]
-            return " ".join(words)
+            return " ".join([word for word in words if not HASH.search(word)])
 
 
 def _result_text(result: JsonValue) -> str:

@@ -3,15 +3,16 @@
 import asyncio
 import sys
 from collections.abc import Coroutine
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import typer
 
+from schemas.errors import ThreadlogError
 from schemas.topics import TOPICS
-from services.chassis.kafka_topics import kafka_topics
-from services.chassis.log import LogError
-from services.chassis.settings import Settings
-from services.chassis.topic_admin import Applied, TopicDifference, apply, check, topic_specs
+
+if TYPE_CHECKING:
+    from services.chassis.settings import Settings
+    from services.chassis.topic_admin import Applied, TopicDifference
 
 T = TypeVar("T")
 
@@ -21,6 +22,8 @@ app = typer.Typer(no_args_is_help=True, help="The topics on the broker of THREAD
 @app.command("apply")
 def apply_command() -> None:
     """Create the topics that are missing; change nothing that exists."""
+    from services.chassis.settings import Settings
+
     applied = _run(apply_topics(Settings()))
     for name in applied.created:
         print(f"created {name}")
@@ -30,16 +33,24 @@ def apply_command() -> None:
 @app.command("check")
 def check_command() -> None:
     """Compare the topics with what they should be; change nothing."""
+    from services.chassis.settings import Settings
+
     _show(_run(check_topics(Settings())))
 
 
-async def apply_topics(settings: Settings) -> Applied:
+async def apply_topics(settings: "Settings") -> "Applied":
+    from services.chassis.kafka_topics import kafka_topics
+    from services.chassis.topic_admin import apply, topic_specs
+
     specs = topic_specs(TOPICS, settings.topic_partitions, settings.topic_replication_factor)
     async with kafka_topics(settings) as broker:
         return await apply(broker, specs)
 
 
-async def check_topics(settings: Settings) -> tuple[TopicDifference, ...]:
+async def check_topics(settings: "Settings") -> tuple["TopicDifference", ...]:
+    from services.chassis.kafka_topics import kafka_topics
+    from services.chassis.topic_admin import check, topic_specs
+
     specs = topic_specs(TOPICS, settings.topic_partitions, settings.topic_replication_factor)
     async with kafka_topics(settings) as broker:
         return await check(broker, specs)
@@ -48,11 +59,11 @@ async def check_topics(settings: Settings) -> tuple[TopicDifference, ...]:
 def _run(work: Coroutine[None, None, T]) -> T:
     try:
         return asyncio.run(work)
-    except LogError as error:
+    except ThreadlogError as error:
         sys.exit(f"threadlog: {error}")
 
 
-def _show(differences: tuple[TopicDifference, ...]) -> None:
+def _show(differences: tuple["TopicDifference", ...]) -> None:
     for difference in differences:
         print(difference)
     if differences:
