@@ -85,25 +85,21 @@ class GenerationStore:
 
     async def claim(self, partitions: Iterable[int], owner: str, cluster_id: str) -> dict[int, Claim]:
         """Take partitions over. Durable before it returns, so that epochs never go back with a crashed database."""
-        async with self._translated():
-            connection = await self._loader.connection()
-            async with connection.transaction():
-                await connection.execute("set local synchronous_commit = on")
-                rows = await connection.fetch(
-                    self._sql["claim_positions"], self.generation.topic, sorted(partitions), owner, cluster_id
-                )
+        async with self._connected(self._loader) as connection, connection.transaction():
+            await connection.execute("set local synchronous_commit = on")
+            rows = await connection.fetch(
+                self._sql["claim_positions"], self.generation.topic, sorted(partitions), owner, cluster_id
+            )
         return {row["partition"]: Claim(row["next_offset"], row["owner_epoch"], row["cluster_id"]) for row in rows}
 
     async def positions(self) -> dict[int, StoredPosition]:
-        async with self._translated():
-            connection = await self._loader.connection()
+        async with self._connected(self._loader) as connection:
             rows = await connection.fetch(self._sql["select_positions"], self.generation.topic)
         return {row["partition"]: StoredPosition(row["next_offset"], row["owner"], row["owner_epoch"]) for row in rows}
 
     async def load(self, keys: Sequence[ThreadKey]) -> dict[ThreadKey, Kept]:
         """Of those of the keys that have a row, in one query."""
-        async with self._translated():
-            connection = await self._loader.connection()
+        async with self._connected(self._loader) as connection:
             rows = await connection.fetch(
                 self._sql["select_states"], [key.tenant for key in keys], [key.thread for key in keys]
             )
@@ -111,8 +107,7 @@ class GenerationStore:
 
     async def write(self, batch: Batch, spans: Sequence[Span]) -> None:
         """All of the batch or nothing. Idempotent by the positions: what is stored already is not stored again."""
-        async with self._translated():
-            connection = await self._writer.connection()
+        async with self._connected(self._writer) as connection:
             try:
                 async with connection.transaction():
                     await self._move(connection, spans)
@@ -159,16 +154,20 @@ class GenerationStore:
                 await connection.execute(self._sql[name], *_columns(changed))
 
     @contextlib.asynccontextmanager
-    async def _translated(self) -> AsyncIterator[None]:
+    async def _connected(self, link: Link) -> AsyncIterator[asyncpg.Connection]:
+        """A connection, and its errors as ours."""
         try:
-            yield
+            connection = await link.connection()
+        except AWAY as error:
+            raise StoreAwayError(f"{type(error).__name__}: {error}") from error
+        try:
+            yield connection
         except _GONE as error:
             raise GenerationGoneError(f"{self.generation.schema} is not there as it was: {error}") from error
         except _REFUSED as error:
             raise RowRefusedError(type(error).__name__) from error
         except AWAY as error:
-            # Whatever state the connections are in: the next try makes new ones.
-            await self.close()
+            await link.close()  # whatever state it is in: the next try makes a new one
             raise StoreAwayError(f"{type(error).__name__}: {error}") from error
 
 
