@@ -270,7 +270,11 @@ class _Outbox:
 
     def _send_again(self, batch: _Batch) -> None:
         self._retry = None
-        self._send(batch)
+        if all(entry.failed for entry in batch.entries):
+            self._batch = None
+            self.send_next()
+        else:
+            self._send(batch)
 
     def _stored(self, batch: _Batch, offset: int) -> None:
         owner = self._owner

@@ -1,0 +1,93 @@
+"""The chassis on a real Postgres and a real socket; its log is tested in tests/contract."""
+
+import asyncio
+from pathlib import Path
+
+import asyncpg
+import pytest
+from prometheus_client import CollectorRegistry
+
+from services.chassis.migrations import MigrationError, migrate
+from services.chassis.postgres import open_pool
+from services.chassis.probes import Probes
+from services.chassis.sql_files import SqlFiles
+
+CHASSIS_SQL = SqlFiles(Path(__file__).parents[2] / "services" / "chassis" / "sql")
+
+
+async def test_migrations_are_applied_once_also_when_several_try(fresh_database: str, tmp_path: Path) -> None:
+    (tmp_path / "0001_first.sql").write_text("create table first (n int); insert into first values (1);")
+
+    async def run() -> tuple[str, ...]:
+        connection = await asyncpg.connect(fresh_database)
+        try:
+            return await migrate(connection, "owner", tmp_path)
+        finally:
+            await connection.close()
+
+    ran = await asyncio.gather(*[run() for _ in range(4)])
+    assert sorted(ran) == [(), (), (), ("0001_first",)]
+    (tmp_path / "0002_broken.sql").write_text("create table second (n int); select nonsense;")
+    with pytest.raises(asyncpg.PostgresError):
+        await run()
+    (tmp_path / "0002_broken.sql").write_text("create table second (n int);")
+    assert await run() == ("0002_broken",)
+    (tmp_path / "0001_first.sql").write_text("create table first (n bigint);")
+    with pytest.raises(MigrationError):
+        await run()
+    connection = await asyncpg.connect(fresh_database)
+    try:
+        for name in CHASSIS_SQL:
+            if name.startswith("migrations_"):
+                await connection.prepare(CHASSIS_SQL[name])
+        assert await connection.fetchval("select count(*) from first") == 1
+    finally:
+        await connection.close()
+
+
+async def test_jsonb_passes_as_bytes(fresh_database: str) -> None:
+    pool = await open_pool(
+        fresh_database,
+        application_name="test",
+        size_min=0,
+        size_max=2,
+        command_timeout_seconds=10,
+        connect_timeout_seconds=5,
+    )
+    async with pool:
+        await pool.execute("create table documents (n int, body jsonb)")
+        await pool.execute("insert into documents values (1, $1)", b'{"a": [1, 2.50]}')
+        async with pool.acquire() as connection:
+            await connection.copy_records_to_table("documents", records=[(2, b'"text"'), (3, None)])
+        rows = await pool.fetch("select body from documents order by n")
+    assert [row["body"] for row in rows] == [b'{"a": [1, 2.50]}', b'"text"', None]
+
+
+async def test_a_pool_opens_without_a_database() -> None:
+    pool = await open_pool(
+        "postgresql://nobody@127.0.0.1:1/nothing",
+        application_name="test",
+        size_min=0,
+        size_max=1,
+        command_timeout_seconds=1,
+        connect_timeout_seconds=1,
+    )
+    with pytest.raises(OSError):
+        await pool.fetch("select 1")
+    await pool.close()
+
+
+async def test_probes_answer_over_http() -> None:
+    probes = await Probes.start("127.0.0.1", 0, CollectorRegistry(), not_ready=lambda: "not yet")
+    reader, writer = await asyncio.open_connection("127.0.0.1", probes.port)
+    writer.write(b"GET /readyz HTTP/1.1\r\nhost: x\r\n\r\n")
+    answer = await reader.read()
+    assert answer.startswith(b"HTTP/1.1 503 Service Unavailable\r\n")
+    assert answer.endswith(b"\r\n\r\nnot yet\n")
+    writer.close()
+    await writer.wait_closed()
+    reader, writer = await asyncio.open_connection("127.0.0.1", probes.port)
+    writer.write(b"x" * 20_000 + b"\r\n\r\n")
+    assert await reader.read() == b""
+    writer.close()
+    await probes.close()

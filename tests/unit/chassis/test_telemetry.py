@@ -1,0 +1,48 @@
+import subprocess
+import sys
+
+import orjson
+
+PROGRAM = """
+import logging, sys
+import structlog
+from services.chassis.telemetry import configure_logging
+
+early = structlog.get_logger()
+configure_logging(sys.argv[1], "runtime", "runtime-0", "info")
+early.info("turn_ended", thread="t/a", seconds=1.5)
+early.debug("not_shown")
+try:
+    raise ValueError("broken")
+except ValueError:
+    early.exception("turn_failed")
+logging.getLogger("library").info("not shown")
+logging.getLogger("library").warning("careful: %s", "odd")
+"""
+
+
+def run(log_format: str) -> str:
+    return subprocess.run(
+        [sys.executable, "-c", PROGRAM, log_format], capture_output=True, text=True, check=True
+    ).stderr
+
+
+def test_json_lines() -> None:
+    lines = [orjson.loads(line) for line in run("json").splitlines()]
+    assert [(line["event"], line["level"]) for line in lines] == [
+        ("turn_ended", "info"),
+        ("turn_failed", "error"),
+        ("library_log", "warning"),
+    ]
+    assert all((line["service"], line["instance"]) == ("runtime", "runtime-0") for line in lines)
+    assert (lines[0]["thread"], lines[0]["seconds"]) == ("t/a", 1.5)
+    assert lines[0]["timestamp"].endswith("Z")
+    assert lines[1]["exception"][0]["exc_value"] == "broken"
+    assert (lines[2]["library"], lines[2]["message"]) == ("library", "careful: odd")
+
+
+def test_console_lines() -> None:
+    shown = run("console")
+    assert "turn_ended" in shown
+    assert "ValueError: broken" in shown
+    assert "not_shown" not in shown
