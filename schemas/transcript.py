@@ -87,7 +87,9 @@ class Rewound(NamedTuple):
 
 
 class Compacted(NamedTuple):
-    """Items with a place up to `through_seq` leave the context; the summary, added by the same record, leads it."""
+    """Items with a place up to `through_seq` leave the context, and results of calls that do; the summary, added by the
+    same record, leads it.
+    """
 
     through_seq: int
     seq: int
@@ -311,10 +313,12 @@ class Transcript:
     def context(self) -> list[Item]:
         """What a model sees, in order: the summary first, then what came after it and was not rewound."""
         through_seq = next((_through_seq(item) for item in self._summaries() if item.seq == self.summary_seq), 0)
+        gone = {item.call for item in self.items if item.kind == "tool_call" and (item.place or 0) <= through_seq}
         shown = [
             item
             for item in self.items
             if (item.place or 0) > through_seq
+            and (item.kind != "tool_result" or item.call not in gone)
             and (item.kind != "summary" or item.seq == self.summary_seq)
             and not self._is_rewound(item)
         ]
