@@ -1,0 +1,190 @@
+"""A thread's log that checks, after every record, what must always hold of the fold."""
+
+from dataclasses import dataclass, field, replace
+
+from schemas.codec import Encoded, Record
+from schemas.events import (
+    StepStarted,
+    ToolCallDispatched,
+    ToolCallFinished,
+    ToolCallResolved,
+    ToolCallStarted,
+    TurnEnded,
+)
+from schemas.state import Call, ThreadState, dump_state, load_state
+from schemas.thread import Verdict, fold, fold_all, next_chain
+from schemas.transcript import Item, Transcript, transcript_changes
+from tests.support.actors import next_move
+from tests.support.histories import History
+
+EFFECTS = {"applied", "duplicate", "superseded", "rejected", "ignored"}
+AUDITS = {"turn.recovered", "artifact.recorded", "skill.loaded"}
+"""Kinds that change no state, and take effect as often as they come."""
+RESTS_WITHIN = 400
+
+
+@dataclass
+class Checked(History):
+    transcript: Transcript = field(default_factory=Transcript)
+    outcomes: dict[str, str | None] = field(default_factory=dict)
+    """How calls ended."""
+    claims: dict[tuple[str, int], str] = field(default_factory=dict)
+    """Who won each attempt."""
+    may_not_run: set[str] = field(default_factory=set)
+    """Calls that were claimed, are neither pure nor idempotent, and that nobody said may run again."""
+    ended: set[int] = field(default_factory=set)
+
+    def fork_of(self, place: int) -> History:
+        return History(self.key, self.states[place], now_ms=self.now_ms, drawn=self.drawn + 1_000 * len(self.states))
+
+    def add(self, made: Encoded) -> Verdict:
+        before, dumped = self.state, dump_state(self.state)
+        verdict = super().add(made)
+        after, record = self.state, self.records[-1]
+        assert dump_state(before) == dumped, "the state that was given has changed"
+        self._check_bookkeeping(before, after, record, verdict)
+        self._check_turns(before, after, record, verdict)
+        self._check_calls(before, after)
+        self._check_runs(before, record, verdict)
+        self._check_duplicate(after, record)
+        loaded = load_state(dump_state(after))
+        assert loaded == after
+        assert dump_state(loaded) == dump_state(after), "the order of what is remembered is lost"
+        self.transcript.apply(transcript_changes(before, after, record, verdict))
+        self._check_transcript(record, verdict)
+        return verdict
+
+    def _check_bookkeeping(self, before: ThreadState, after: ThreadState, record: Record, verdict: Verdict) -> None:
+        assert verdict.effect in EFFECTS
+        assert (verdict.reason is None) == (verdict.effect == "applied"), verdict
+        assert after.seq == before.seq + 1 == len(self.records)
+        assert after.chain == next_chain(before.chain, record) != before.chain
+        assert after.offset == record.offset
+        if verdict.effect != "applied":
+            assert _without_bookkeeping(after) == _without_bookkeeping(before)
+
+    def _check_turns(self, before: ThreadState, after: ThreadState, record: Record, verdict: Verdict) -> None:
+        assert after.last_turn - before.last_turn in {0, 1}
+        if after.turn is not None:
+            assert after.turn.turn == after.last_turn
+            assert after.turn.turn not in self.ended, "a finished turn does not open again"
+            assert before.turn is None or before.turn.turn == after.turn.turn
+            assert before.turn is None or before.turn.cancelling in {None, after.turn.cancelling}
+        if before.turn is not None and after.turn is None:
+            self.ended.add(before.turn.turn)
+            assert before.turn.cancelling is None or after.last_outcome != "completed"
+        if before.status == "closed":
+            assert after.status == "closed"
+        if before.turn is not None and before.turn.cancelling and verdict.effect == "applied":
+            assert not isinstance(record.data, StepStarted | ToolCallDispatched | ToolCallStarted)
+        if isinstance(record.data, TurnEnded) and verdict.effect == "applied":
+            assert not [call for call in after.calls.values() if call.status != "unknown"], "calls are left behind"
+        assert len({item.input for item in after.queue}) == len(after.queue)
+
+    def _check_calls(self, before: ThreadState, after: ThreadState) -> None:
+        for name, call in after.calls.items():
+            assert name == call.call
+            assert call.settled == (call.outcome is not None)
+            if name in self.outcomes:
+                assert self.outcomes[name] == call.outcome, "a call has one result"
+            elif call.settled:
+                self.outcomes[name] = call.outcome
+            if call.status == "running" and call.claim is not None:
+                assert self.claims.setdefault((name, call.attempt), call.claim) == call.claim, "a claim has one winner"
+            assert call.turn <= after.last_turn
+            assert not call.settled or call.args == {}
+        for name, call in before.calls.items():
+            assert call.settled or name in after.calls, "only settled calls leave the state"
+
+    def _check_runs(self, before: ThreadState, record: Record, verdict: Verdict) -> None:
+        """Nothing with side effects runs twice without somebody having said that it may."""
+        if verdict.effect != "applied":
+            return
+        match record.data:
+            case ToolCallStarted(call=name):
+                self._claimed(before.calls[name], before.calls[name].effect)
+            case ToolCallDispatched(call=name, pool="client" | "thread", effect=effect):
+                self._claimed(before.calls[name], effect)
+            case ToolCallFinished(call=name, outcome="not_started") | ToolCallResolved(call=name, decision="again"):
+                self.may_not_run.discard(name)
+
+    def _claimed(self, call: Call, effect: str) -> None:
+        assert call.call not in self.may_not_run, "it may have run"
+        if effect in {"reconcilable", "unsafe"}:
+            self.may_not_run.add(call.call)
+
+    def _check_duplicate(self, after: ThreadState, record: Record) -> None:
+        again, verdict = fold(after, record)
+        is_audit = record.kind in AUDITS
+        assert is_audit or verdict.effect != "applied"
+        assert _without_bookkeeping(again) == _without_bookkeeping(after)
+
+    def _check_transcript(self, record: Record, verdict: Verdict) -> None:
+        if not (isinstance(record.data, StepStarted) and verdict.effect == "applied"):
+            return
+        shown = self.transcript.context()
+        check_context(shown)
+        assert self.state.turn is not None
+        taken = {item.input for item in shown if item.input is not None and item.turn == self.state.turn.turn}
+        if not any(item.kind == "summary" for item in shown):
+            assert taken >= {*self.state.turn.inputs, *record.data.inputs}
+
+    def check_in_other_ways(self) -> None:
+        """Folding in any batching is equal, also over stored states; the fold of a prefix is a prefix of the fold; the
+        transcript is the same when it is built from nothing.
+        """
+        state, verdicts = fold_all(self.states[0], self.records)
+        assert (state, verdicts) == (self.state, self.verdicts)
+        half = len(self.records) // 2
+        first, first_verdicts = fold_all(self.states[0], self.records[:half])
+        assert (first, first_verdicts) == (self.states[half], self.verdicts[:half])
+        rest, _ = fold_all(load_state(dump_state(first)), self.records[half:])
+        assert rest == self.state
+        transcript = Transcript()
+        for place, record in enumerate(self.records):
+            before, after = self.states[place : place + 2]
+            transcript.apply(transcript_changes(before, after, record, self.verdicts[place]))
+        assert transcript == self.transcript
+
+    def bring_to_rest(self) -> None:
+        """Well-behaved services and people finish whatever there is, and each of their events takes effect."""
+        for _ in range(RESTS_WITHIN):
+            move = next_move(self.state)
+            if move is None:
+                break
+            verdict = self.append(*move)
+            assert verdict.effect == "applied", (move, verdict)
+        else:
+            raise AssertionError("the thread does not come to rest")
+        assert self.state.turn is None
+        assert all(item.held for item in self.state.queue)
+        assert self.state.status in {"none", "active", "closed"}
+        self._check_all_results()
+
+    def _check_all_results(self) -> None:
+        """In history every call has exactly one result, and at most one resolution after an unknown end."""
+        calls = [item.call for item in self.transcript.items if item.kind == "tool_call"]
+        results = [item.call for item in self.transcript.items if item.kind == "tool_result"]
+        resolutions = [item.call for item in self.transcript.items if item.kind == "resolution"]
+        assert sorted(map(str, results)) == sorted(map(str, calls))
+        assert len(set(resolutions)) == len(resolutions)
+        assert set(resolutions) <= set(calls)
+
+
+def check_context(shown: list[Item]) -> None:
+    """What a model sees: each call with one result after it, and a summary only at its head."""
+    calls = [item.call for item in shown if item.kind == "tool_call"]
+    results = [item.call for item in shown if item.kind == "tool_result"]
+    assert sorted(map(str, results)) == sorted(map(str, calls))
+    assert len(set(calls)) == len(calls)
+    seen: set[str | None] = set()
+    for place, item in enumerate(shown):
+        assert (item.kind == "summary") <= (place == 0)
+        assert item.place is not None
+        if item.kind == "tool_call":
+            seen.add(item.call)
+        assert item.kind != "tool_result" or item.call in seen
+
+
+def _without_bookkeeping(state: ThreadState) -> ThreadState:
+    return replace(state, seq=0, chain="", offset=0, updated_ms=0, commands={}, ignored_types=())

@@ -1,0 +1,145 @@
+"""The fold under fire: actors with stale views, late and repeated records, in any order.
+
+Each machine is a thread's log to which some actors append. An actor decides on a state that the log had some records
+ago; what it decides is appended at once, or kept and appended later, or twice. After every record all of `Checked`
+must hold; at the end the log is folded again in other ways, and well-behaved services bring the thread to rest.
+"""
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
+
+from schemas.codec import Encoded
+from schemas.events import EffectClass
+from tests.property.checked import Checked
+from tests.support import actors
+from tests.support.actors import Moves
+from tests.support.histories import USER, created
+
+STEPS = 40
+STALE_MAX = 8
+AHEAD_MAX = 4
+EFFECTS: st.SearchStrategy[EffectClass] = st.sampled_from(["unsafe", "idempotent", "pure", "reconcilable"])
+PICK = st.integers(0, 47)
+
+
+class Machine(RuleBasedStateMachine):
+    ROLES: tuple[Moves, ...]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.log = Checked()
+        self.late: list[Encoded] = []
+
+    def _move(self, role: int, pick: int, stale: int) -> Encoded | None:
+        view = self.log.states[max(0, len(self.log.states) - 1 - stale)]
+        moves = self.ROLES[role % len(self.ROLES)](view)
+        return self.log.make(*moves[pick % len(moves)]) if moves else None
+
+    @rule(role=st.integers(0, 7), pick=PICK, stale=st.integers(0, STALE_MAX))
+    def act(self, role: int, pick: int, stale: int) -> None:
+        made = self._move(role, pick, stale)
+        if made is not None:
+            self.log.add(made)
+
+    @rule(role=st.integers(0, 7), pick=PICK)
+    def decide_and_wait(self, role: int, pick: int) -> None:
+        made = self._move(role, pick, 0)
+        if made is not None:
+            self.late.append(made)
+
+    @rule(which=st.integers(0, 7))
+    def append_late(self, which: int) -> None:
+        if self.late:
+            self.log.add(self.late.pop(which % len(self.late)))
+
+    @rule(which=st.integers(0, 15))
+    def append_again(self, which: int) -> None:
+        if self.log.encoded:
+            self.log.add(self.log.encoded[-1 - which % len(self.log.encoded)])
+
+    @rule(role=st.integers(0, 7), picks=st.lists(PICK, min_size=2, max_size=AHEAD_MAX), stale=st.integers(0, 3))
+    def decide_ahead(self, role: int, picks: list[int], stale: int) -> None:
+        """A batch: each event decided on what its writer expects of the ones before."""
+        ahead = self.log.fork_of(max(0, len(self.log.states) - 1 - stale))
+        for pick in picks:
+            moves = self.ROLES[role % len(self.ROLES)](ahead.state)
+            if moves:
+                ahead.append(*moves[pick % len(moves)])
+        for made in ahead.encoded:
+            self.log.add(made)
+
+    @rule(count=st.integers(1, 6), effect=EFFECTS)
+    def go_on(self, count: int, effect: EffectClass) -> None:
+        """What the well-behaved do, so that runs get somewhere."""
+        for _ in range(count):
+            move = actors.next_move(self.log.state, steps_with_calls=2, effect=effect)
+            if move is not None:
+                self.log.append(*move)
+
+    def teardown(self) -> None:
+        self.log.check_in_other_ways()
+        self.log.bring_to_rest()
+
+
+class Races(Machine):
+    """Two clients, two runtimes with different answers, two executors."""
+
+    ROLES = (
+        actors.client,
+        actors.person,
+        actors.watcher,
+        actors.canceller,
+        actors.runtime("A"),
+        actors.runtime("B"),
+        actors.executor("E1"),
+        actors.executor("E2"),
+    )
+
+    @initialize()
+    def begin(self) -> None:
+        self.log.append(created(), USER)
+
+
+class Imports(Machine):
+    """A thread that importers, clients and a runtime write to, from nothing."""
+
+    ROLES = (
+        actors.importer,
+        actors.importer,
+        actors.client,
+        actors.person,
+        actors.canceller,
+        actors.runtime("A"),
+        actors.executor("E1"),
+        actors.closer,
+    )
+
+
+class Contexts(Machine):
+    """Rewinds, compactions, settings and plans between turns."""
+
+    ROLES = (
+        actors.owner_of_settings,
+        actors.owner_of_settings,
+        actors.runtime("A"),
+        actors.runtime("B"),
+        actors.client,
+        actors.person,
+        actors.canceller,
+        actors.planner,
+    )
+
+    @initialize()
+    def begin(self) -> None:
+        self.log.append(created(), USER)
+
+
+def _case(machine: type[Machine]) -> type:
+    machine.TestCase.settings = settings(stateful_step_count=STEPS)
+    return machine.TestCase
+
+
+TestRaces = _case(Races)
+TestImports = _case(Imports)
+TestContexts = _case(Contexts)

@@ -1,0 +1,89 @@
+import pytest
+
+from schemas.events import Task
+from schemas.plan import PlanState, approve, graph_problem, is_busy, propose, ready_tasks, reject, update_task
+
+
+def tasks(**depends_on: str) -> tuple[Task, ...]:
+    """`a="b c"`: task a depends on b and c."""
+    return tuple(Task(id=name, title=name, depends_on=tuple(needed.split())) for name, needed in depends_on.items())
+
+
+def in_force(**depends_on: str) -> PlanState:
+    return approve(propose(PlanState(), 1, tasks(**depends_on)))
+
+
+def moved(plan: PlanState, task: str, *statuses) -> PlanState:
+    for status in statuses:
+        after = update_task(plan, task, status, None)
+        assert isinstance(after, PlanState), after
+        plan = after
+    return plan
+
+
+def statuses(plan: PlanState) -> dict[str, str]:
+    return {name: state.status for name, state in plan.tasks.items()}
+
+
+@pytest.mark.parametrize(
+    ("graph", "problem"),
+    [
+        ((), None),
+        (tasks(a="", b="a", c="a b"), None),
+        (tasks(a="") + tasks(a=""), "a task id occurs twice"),
+        (tasks(a="b"), "task 'a' depends on 'b', which is no task of this plan"),
+        (tasks(a="a"), "tasks wait for each other: a, a"),
+        (tasks(a="c", b="a", c="b", d="a"), "tasks wait for each other: a, c, b, a"),
+    ],
+)
+def test_graphs(graph: tuple[Task, ...], problem: str | None):
+    assert graph_problem(graph) == problem
+
+
+def test_a_long_chain_is_no_trouble():
+    chain = tuple(Task(id=str(n), title="", depends_on=(str(n + 1),) if n < 20_000 else ()) for n in range(20_001))
+    assert graph_problem(chain) is None
+
+
+def test_a_version_waits_for_an_answer():
+    plan = propose(PlanState(), 1, tasks(a=""))
+    assert (plan.waiting, plan.in_force, is_busy(plan)) == (1, None, False)
+    rejected = reject(plan)
+    assert (rejected.waiting, rejected.in_force, rejected.last_answer) == (None, None, "rejected")
+    approved = approve(plan)
+    assert (approved.waiting, approved.in_force, approved.last_answer) == (None, 1, "approved")
+    assert is_busy(approved)
+
+
+def test_tasks_run_in_the_order_of_their_dependencies():
+    plan = in_force(a="", b="a", c="")
+    assert [task.id for task in ready_tasks(plan)] == ["a", "c"]
+    plan = moved(moved(plan, "a", "running", "succeeded"), "c", "running", "failed")
+    assert [task.id for task in ready_tasks(plan)] == ["b"]
+    plan = moved(plan, "b", "running")
+    assert is_busy(plan)
+    assert not is_busy(moved(plan, "b", "cancelled"))
+
+
+def test_a_task_keeps_its_child():
+    plan = update_task(in_force(a=""), "a", "running", "t-2")
+    assert isinstance(plan, PlanState)
+    assert moved(plan, "a", "succeeded").tasks["a"].child == "t-2"
+
+
+def test_tasks_do_not_move_back():
+    plan = in_force(a="")
+    assert update_task(plan, "a", "succeeded", None) == "task 'a' is pending"
+    assert update_task(plan, "b", "running", None) == "no task 'b' in the plan"
+    assert update_task(moved(plan, "a", "running", "failed"), "a", "running", None) == "task 'a' is failed"
+
+
+def test_replanning_keeps_tasks_by_id_and_cancels_the_others():
+    plan = moved(in_force(a="", b="", c="", d=""), "a", "running")
+    plan = moved(moved(plan, "b", "running"), "d", "running", "succeeded")
+    waiting = propose(plan, 2, tasks(a="", e="a"))
+    assert statuses(waiting) == {"a": "running", "b": "running", "c": "pending", "d": "succeeded"}
+    plan = approve(waiting)
+    assert (plan.in_force, plan.last_version) == (2, 2)
+    assert statuses(plan) == {"a": "running", "e": "pending", "b": "cancelled", "c": "cancelled"}
+    assert plan.tasks["e"].task.depends_on == ("a",)

@@ -1,0 +1,98 @@
+import pydantic
+import pytest
+
+from schemas.events import ThreadCloseRequested
+from schemas.state import (
+    NOTHING,
+    ThreadState,
+    dump_state,
+    is_active,
+    load_state,
+    unknown_calls,
+    unsettled_calls,
+    waits_for_people,
+)
+from tests.support.histories import (
+    USER,
+    History,
+    approval_requested,
+    approved,
+    cancel_requested,
+    denied,
+    dispatched,
+    lost,
+    plain_turn,
+    proposed,
+    step_started,
+    submitted,
+    turn_ended,
+)
+
+
+def test_states_are_stored_and_loaded():
+    for history in (plain_turn(History()), History().with_unknown_call(), History().in_step()):
+        for state in history.states:
+            assert load_state(dump_state(state)) == state
+    assert load_state(dump_state(NOTHING)) == ThreadState()
+
+
+@pytest.mark.parametrize("raw", [b"", b"{", b'{"seq":"x"}', b'{"status":"odd"}', b"[]"])
+def test_what_is_no_state(raw: bytes):
+    with pytest.raises(pydantic.ValidationError):
+        load_state(raw)
+
+
+def test_nothing_is_not_active():
+    assert not is_active(NOTHING)
+    assert not NOTHING.exists
+
+
+def test_where_something_would_be_decided_a_thread_is_active():
+    log = History().idle()
+    assert not is_active(log.state)
+    log.apply(submitted("i1"), USER)
+    assert is_active(log.state)
+    log = plain_turn(History())
+    assert not is_active(log.state)
+    log.apply(ThreadCloseRequested(), USER)
+    assert is_active(log.state)
+
+
+@pytest.mark.parametrize(("effect", "active"), [("reconcilable", True), ("unsafe", False)])
+def test_an_unknown_call_is_somebodys_to_reconcile(effect, active: bool):
+    log = History().with_running_call(effect)
+    log.apply(lost(log.only_call))
+    log.apply(turn_ended(log.state, "failed"))
+    assert is_active(log.state) == active
+
+
+def test_calls_by_their_turn():
+    log = History().with_calls(proposed(0), proposed(1))
+    log.apply(denied(log.call("1.1.0")), USER)
+    assert [call.call for call in unsettled_calls(log.state, 1)] == ["1.1.1"]
+    assert unsettled_calls(log.state, 2) == []
+    log = History().with_unknown_call()
+    assert [call.call for call in unknown_calls(log.state)] == ["1.1.0"]
+    assert [call.call for call in unknown_calls(log.state, 1)] == ["1.1.0"]
+    assert unknown_calls(log.state, 2) == []
+
+
+def test_a_turn_waits_for_people():
+    log = History().idle()
+    assert not waits_for_people(log.state)
+    log.in_turn()
+    assert not waits_for_people(log.state)
+    log.apply(step_started(log.state))
+    assert not waits_for_people(log.state)
+    log = History().with_calls(proposed(0), proposed(1))
+    log.apply(approval_requested(log.call("1.1.0")))
+    assert not waits_for_people(log.state)
+    log.apply(approval_requested(log.call("1.1.1")))
+    assert waits_for_people(log.state)
+    log.apply(approved(log.call("1.1.1")), USER)
+    log.apply(dispatched(log.call("1.1.1"), pool="client"))
+    assert not waits_for_people(log.state)
+    log.apply(lost(log.call("1.1.1")))
+    assert waits_for_people(log.state)
+    log.apply(cancel_requested(log.state), USER)
+    assert waits_for_people(log.state)
