@@ -14,6 +14,7 @@ import uvloop
 
 from bench.floor import floor_ms
 from bench.kernel import fold_events_per_second
+from bench.memory import measure_memory
 from bench.rebuild import measure_rebuild
 from bench.sessions import Measured, effect_in_use, measure
 from bench.system import Bench, running
@@ -39,6 +40,7 @@ async def bench(rounds: int) -> dict[str, object]:
                         by_workload[workload].append(measured)
                         print(f"round {number + 1}/{rounds} {workload:>7}: {_row(measured)}", flush=True)
                 rebuilt = await measure_rebuild(found.system)
+            memory = await measure_memory(found)
         return {
             "kafka_version": found.kafka_version,
             "postgres_version": found.postgres_version,
@@ -47,6 +49,7 @@ async def bench(rounds: int) -> dict[str, object]:
             "rebuild_events_per_s": round(rebuilt.events_per_second),
             "copy_rows_per_s": round(rebuilt.copy_rows_per_second),
             "fold_events_per_s": round(fold_events_per_second()),
+            "memory_mib": memory,
             "rounds": rounds,
         }
 
@@ -101,7 +104,7 @@ def print_table(result: dict[str, object]) -> None:
             f"{workload:>7}: {row['rate']:7.1f}/s  p50 {row['p50_ms']:6.1f} ms  p99 {row['p99_ms']:6.1f} ms  "
             f"CPU {row['cpu_ms']:5.2f} ms ({by_process})"
         )
-    for name in ("rebuild_events_per_s", "copy_rows_per_s", "fold_events_per_s"):
+    for name in ("memory_mib", "rebuild_events_per_s", "copy_rows_per_s", "fold_events_per_s"):
         print(f"{name}: {result[name]}")
 
 

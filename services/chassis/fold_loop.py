@@ -139,6 +139,13 @@ class FoldLoop(Generic[Work]):
         self.partitions: dict[int, Partition[Work]] = {}
         self.records_folded = 0
 
+    def not_ready(self) -> str | None:
+        """Why the service should not be counted on yet; None once what it has been assigned is read up to its end."""
+        if not self.partitions:
+            return "no partitions"
+        behind = sorted(partition.number for partition in self.partitions.values() if not partition.ready)
+        return f"reading up to the end of partitions {behind}" if behind else None
+
     # Assignment (chassis.log.Rebalance)
 
     async def assigned(self, partitions: frozenset[TopicPartition]) -> Mapping[TopicPartition, int]:

@@ -26,10 +26,14 @@ GROUP = "threadlog-runtime"
 
 async def serve(settings: RuntimeSettings, lifecycle: Lifecycle) -> None:
     registry = CollectorRegistry()
-    ready = False
-    async with surroundings(
-        settings, "runtime", registry, not_ready=lambda: None if ready else "no partitions yet"
-    ) as around:
+    following: FoldLoop[Work] | None = None
+
+    def not_ready() -> str | None:
+        if lifecycle.stopping.is_set():
+            return "stopping"
+        return "starting" if following is None else following.not_ready()
+
+    async with surroundings(settings, "runtime", registry, not_ready=not_ready) as around:
         clock = SystemClock()
         timers = Timers(clock)
         catalog = CatalogReader(around.log)
@@ -57,13 +61,12 @@ async def serve(settings: RuntimeSettings, lifecycle: Lifecycle) -> None:
         lifecycle.spawn(catalog.run(), "catalog")
         await catalog.ready.wait()
         reader = await around.log.group_reader([THREAD_EVENTS.name], GROUP, loop, f"runtime-{settings.instance}")
-        ready = True
+        following = loop
         lifecycle.spawn(loop.run_loader(), "loader")
         lifecycle.spawn(loop.run_keys(), "keys")
         lifecycle.spawn(loop.run_evictions(), "evictions")
         lifecycle.spawn(loop.run(reader, lifecycle.stopping), "fold loop")
         await lifecycle.stopping.wait()
-        ready = False
         runtime.stop(loop.partitions.values())
         await around.log.appender.flush()
 

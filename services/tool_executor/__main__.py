@@ -28,10 +28,14 @@ GROUP = "threadlog-tool-executor"
 
 async def serve(settings: ExecutorSettings, file: ToolsFile, lifecycle: Lifecycle) -> None:
     registry = CollectorRegistry()
-    ready = False
-    async with surroundings(
-        settings, "tool-executor", registry, not_ready=lambda: None if ready else "no partitions yet"
-    ) as around:
+    following: FoldLoop[Work] | None = None
+
+    def not_ready() -> str | None:
+        if lifecycle.stopping.is_set():
+            return "stopping"
+        return "starting" if following is None else following.not_ready()
+
+    async with surroundings(settings, "tool-executor", registry, not_ready=not_ready) as around:
         clock = SystemClock()
         timers = Timers(clock)
         catalog = CatalogReader(around.log)
@@ -67,16 +71,15 @@ async def serve(settings: ExecutorSettings, file: ToolsFile, lifecycle: Lifecycl
         reader = await around.log.group_reader(
             [THREAD_EVENTS.name], f"{GROUP}-{file.pool}", loop, f"tool-executor-{file.pool}-{settings.instance}"
         )
-        ready = True
+        following = loop
         lifecycle.spawn(loop.run_loader(), "loader")
         lifecycle.spawn(loop.run_keys(), "keys")
         lifecycle.spawn(loop.run_evictions(), "evictions")
-        following = lifecycle.spawn(loop.run(reader, asyncio.Event()), "fold loop")
+        reading = lifecycle.spawn(loop.run(reader, asyncio.Event()), "fold loop")
         await lifecycle.stopping.wait()
-        ready = False
         drain_seconds = max(0.0, settings.drain_seconds - settings.executor_kill_seconds)
         await executor.drain(drain_seconds, settings.executor_kill_seconds)
-        following.cancel()
+        reading.cancel()
         await around.log.appender.flush()
         await assembly.warden.close()
 
