@@ -296,10 +296,10 @@ class FoldLoop(Generic[Work]):
     async def run_keys(self) -> None:
         """Reads which threads each partition has. Runs beside `run` until it is cancelled."""
         while True:
+            self._to_list.clear()
             for partition in list(self.partitions.values()):
                 if partition.known is None or partition.known.is_full:
                     await self._load_keys(partition)
-            self._to_list.clear()
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._settings.keys_retry_seconds):
                     await self._to_list.wait()
