@@ -1,0 +1,124 @@
+import asyncio
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import httpx2
+import orjson
+import pytest
+from typer.testing import CliRunner
+
+from services.cli import chat
+from services.cli.__main__ import app
+from services.cli.chat import Chat
+from services.cli.dev import KAFKA_VARIABLE, settings_of
+from services.client.client import ThreadlogClient
+from tests.unit.client.fake_server import Answer, FakeServer, fact_event, json_answer
+
+COMMANDS = [
+    ["dev"],
+    ["chat"],
+    ["tail"],
+    ["services", "run"],
+    ["services", "list"],
+    ["topics", "apply"],
+    ["topics", "check"],
+    ["migrate"],
+    ["rebuild"],
+    ["keys", "create"],
+    ["keys", "revoke"],
+]
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_every_command_says_what_it_does(command: list[str]) -> None:
+    result = CliRunner().invoke(app, [*command, "--help"])
+    assert result.exit_code == 0
+    assert "Usage:" in result.output
+
+
+def test_a_service_that_is_none_is_refused() -> None:
+    result = CliRunner().invoke(app, ["services", "run", "nothing"])
+    assert result.exit_code == 2
+    assert "tool-executor" in result.output
+
+
+def test_settings_are_those_that_a_service_would_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(KAFKA_VARIABLE, "elsewhere:1")
+    environment = {KAFKA_VARIABLE: "here:1", "THREADLOG_KAFKA_IDEMPOTENCE": "false", "THREADLOG_INGEST_PORT": "1"}
+    settings = settings_of(environment)
+    assert (settings.kafka_bootstrap_servers, settings.kafka_idempotence) == ("here:1", False)
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeServer]:
+    """A thread `t1` whose turn ends once it was cancelled."""
+    cancelled = False
+
+    def handle(request: httpx2.Request) -> Answer:
+        nonlocal cancelled
+        match request.method, request.url.path:
+            case "POST", path if path.endswith("/cancel"):
+                cancelled = True
+                return json_answer({"thread": "t1"}, 202)
+            case "POST", _:
+                return json_answer({"thread": "t1"}, 202)
+            case _ if "text/event-stream" not in request.headers["accept"]:
+                fact = {"seq": 1, "type": "thread.created", "effect": "applied", "data": {}}
+                return json_answer({"events": [fact], "next_after": 1, "end": True})
+        after = int(request.url.params["after"])
+        facts = [fact_of(1, "thread.created"), fact_of(2, "turn.started", turn=1)]
+        if cancelled:
+            facts.append(fact_of(3, "turn.ended", turn=1, outcome="aborted", reason="user"))
+        return Answer(200, facts[after:])
+
+    found = FakeServer(handle)
+    monkeypatch.setattr(chat, "connect", lambda *_: ThreadlogClient("http://threadlog.test", transport=found))
+    yield found
+    assert found.closed
+
+
+def fact_of(seq: int, kind: str, **data: Any) -> bytes:
+    body = orjson.dumps({"seq": seq, "type": kind, "effect": "applied", "data": data})
+    return fact_event(seq, kind).partition(b"data: ")[0] + b"data: " + body + b"\n\n"
+
+
+async def test_an_interrupt_cancels_the_turn(server: FakeServer, capsys: pytest.CaptureFixture[str]) -> None:
+    chatting = Chat({"model": "m"}, None, colors=False)
+    await chatting.open("", None, "")
+    asyncio.get_running_loop().call_later(0.1, signal.raise_signal, signal.SIGINT)
+    await chatting.turn("hello")
+    await chatting.close()
+    assert chatting.thread == "t1"
+    assert [request.url.path for request in server.requests if request.method == "POST"] == [
+        "/v1/threads",
+        "/v1/threads/t1/turns/1/cancel",
+    ]
+    assert orjson.loads(server.requests[0].content) == {"input": {"text": "hello"}, "config": {"model": "m"}}
+    assert "the turn ended: aborted (user)" in capsys.readouterr().out
+
+
+async def test_a_chat_goes_on_with_a_thread_after_what_was_said(server: FakeServer) -> None:
+    chatting = Chat({}, "t1", colors=False)
+    await chatting.open("", None, "")
+    asyncio.get_running_loop().call_later(0.1, signal.raise_signal, signal.SIGINT)
+    await chatting.turn("more")
+    await chatting.close()
+    follows = [r for r in server.requests if "text/event-stream" in r.headers.get("accept", "")]
+    assert follows[0].url.params["after"] == "1"
+    assert next(r.url.path for r in server.requests if r.method == "POST") == "/v1/threads/t1/inputs"
+
+
+def test_a_dialogue_in_the_terminal(server: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = iter(["  ", ""])
+
+    def ask(_prompt: str) -> str:
+        try:
+            return next(lines)
+        except StopIteration:
+            raise EOFError from None
+
+    monkeypatch.setattr("builtins.input", ask)
+    result = CliRunner().invoke(app, ["chat", "--model", "m"])
+    assert result.exit_code == 0, result.output
+    assert server.requests == []
