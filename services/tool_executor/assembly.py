@@ -10,7 +10,7 @@ from services.tool_executor.builtin.apply_patch import ApplyPatchTool
 from services.tool_executor.builtin.echo import EchoTool
 from services.tool_executor.builtin.files import ReadFileTool, WriteFileTool
 from services.tool_executor.builtin.shell import ShellTool
-from services.tool_executor.catalog import McpTools, builtin_entry
+from services.tool_executor.catalog import McpTools, builtin_entry, mcp_source
 from services.tool_executor.mcp import McpServer
 from services.tool_executor.process import Warden
 from services.tool_executor.publisher import Publisher
@@ -57,6 +57,7 @@ class Assembly:
         entry = builtin_entry(self.file.pool, specs, self.file.tools)
         self._offer(entry, runners)
         for server_name, config in self.file.mcp.items():
+            self.toolbox.expect(mcp_source(server_name))
             server = McpServer(
                 server_name, config, self.file.pool, self.file.tools, self.sandbox, self.warden, self._on_tools
             )

@@ -32,6 +32,10 @@ def builtin_entry(pool: str, specs: Sequence[ToolSpec], policies: Mapping[str, T
     return CatalogSource(source=BUILTIN_SOURCE, pool=pool, tools=tuple(spec for spec in offered if spec is not None))
 
 
+def mcp_source(server: str) -> str:
+    return f"mcp:{server}"
+
+
 def mcp_entry(
     pool: str,
     server: str,
@@ -56,7 +60,7 @@ def mcp_entry(
             specs[offered.name] = offered
             names[offered.name] = tool.name
     left_out |= {tool.name: f"more than {TOOLS_PER_SERVER_MAX} tools" for tool in tools[TOOLS_PER_SERVER_MAX:]}
-    entry = CatalogSource(source=f"mcp:{server}", pool=pool, tools=tuple(specs.values()))
+    entry = CatalogSource(source=mcp_source(server), pool=pool, tools=tuple(specs.values()))
     return McpTools(entry, names, left_out)
 
 

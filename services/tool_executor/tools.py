@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, TypeAlias
 
@@ -16,6 +17,9 @@ Outcome: TypeAlias = Literal["succeeded", "failed", "timed_out", "cancelled", "n
 
 Emit: TypeAlias = Callable[[str], None]
 """Takes output as it comes, for whoever watches; may drop it."""
+
+EXPECTED_WAIT_SECONDS = 30.0
+"""How long a call waits for tools that this executor is still to get, from MCP servers that are starting."""
 
 log = structlog.get_logger()
 
@@ -57,13 +61,23 @@ class Toolbox:
     the catalog says it belongs.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, expected_wait_seconds: float = EXPECTED_WAIT_SECONDS) -> None:
         self._sources: dict[str, Mapping[str, ToolRunner]] = {}
         self._runners: dict[str, ToolRunner] = {}
+        self._expected: set[str] = set()
+        self._expected_wait_seconds = expected_wait_seconds
+        self._changed = asyncio.Event()
+
+    def expect(self, source: str) -> None:
+        """Tools of this source will be put later: after a restart a call may come before its MCP server does."""
+        self._expected.add(source)
 
     def put(self, runners: Mapping[str, ToolRunner], source: str = "") -> None:
         """All runners of that source; those that it had before are gone."""
         self._sources[source] = runners
+        self._expected.discard(source)
+        self._changed.set()
+        self._changed = asyncio.Event()
         self._runners = {
             name: runner for key in sorted(self._sources, reverse=True) for name, runner in self._sources[key].items()
         }
@@ -72,7 +86,16 @@ class Toolbox:
         return frozenset(self._runners)
 
     async def run(self, request: ToolRequest, emit: Emit, cancelled: asyncio.Event) -> ToolEnd:
+        if request.tool not in self._runners and self._expected:
+            await self._wait_for(request, cancelled)
         runner = self._runners.get(request.tool)
+        if runner is None and cancelled.is_set():
+            return ToolEnd("cancelled", text_result("cancelled before it began", True))
+        if runner is None and self._expected:
+            text = (
+                f"None of this executor's tools is `{request.tool}`; not here yet: {', '.join(sorted(self._expected))}."
+            )
+            return ToolEnd("not_started", text_result(text, True), evidence=text)
         if runner is None:
             known = ", ".join(sorted(self._runners)) or "none"
             return ToolEnd("failed", text_result(f"This executor has no tool `{request.tool}`; it has: {known}.", True))
@@ -83,3 +106,18 @@ class Toolbox:
             log.exception("tool_runner_raised", tool=request.tool, call=request.call, attempt=request.attempt)
             evidence = f"the executor's own code failed while the tool ran: {type(error).__name__}: {error}"
             return ToolEnd("lost", text_result(evidence, True), evidence=evidence, seconds=time.monotonic() - started)
+
+    async def _wait_for(self, request: ToolRequest, cancelled: asyncio.Event) -> None:
+        """Until the tool is there, nothing more is expected, it is cancelled, or for as long as one waits."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(min(self._expected_wait_seconds, request.timeout_seconds)):
+                while request.tool not in self._runners and self._expected and not cancelled.is_set():
+                    await _first_of(self._changed, cancelled)
+
+
+async def _first_of(*events: asyncio.Event) -> None:
+    async with asyncio.TaskGroup() as group:
+        waiting = {group.create_task(event.wait()) for event in events}
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        for task in waiting:
+            task.cancel()

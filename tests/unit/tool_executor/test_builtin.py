@@ -1,3 +1,4 @@
+import asyncio
 import os
 import re
 from dataclasses import replace
@@ -298,6 +299,36 @@ async def test_a_name_of_two_sources_is_run_by_the_one_that_the_catalog_names():
     toolbox.put({"y": Fine()}, "mcp:b")
     assert toolbox.names() == {"x", "y"}
     assert (await run(toolbox, request("y")))[0].outcome == "succeeded"
+
+
+async def test_a_call_waits_for_a_source_that_is_still_to_come():
+    toolbox = Toolbox()
+    toolbox.expect("mcp:a")
+    toolbox.expect("mcp:b")
+    async with asyncio.TaskGroup() as group:
+        calling = group.create_task(run(toolbox, request("x")))
+        await asyncio.sleep(0)
+        toolbox.put({"y": Fine()}, "mcp:a")
+        await asyncio.sleep(0)
+        assert not calling.done()
+        toolbox.put({"x": Fine()}, "mcp:b")
+    assert calling.result()[0].outcome == "succeeded"
+    assert (await run(toolbox, request("z")))[0].outcome == "failed"
+
+
+async def test_a_source_that_does_not_come_leaves_its_calls_to_another_try():
+    toolbox = Toolbox(expected_wait_seconds=0.01)
+    toolbox.expect("mcp:a")
+    end, _ = await run(toolbox, request("x"))
+    assert end.outcome == "not_started"
+    assert "not here yet: mcp:a" in end.evidence
+
+
+async def test_a_call_that_waits_for_its_source_can_be_cancelled():
+    toolbox = Toolbox()
+    toolbox.expect("mcp:a")
+    end, _ = await run(toolbox, request("x"), cancel_after=0.01)
+    assert end.outcome == "cancelled"
 
 
 def test_the_declared_schemas_are_their_models(sandbox, warden):
