@@ -31,8 +31,9 @@ def shortened(text: str, characters: int) -> str:
 class Conversation:
     """What a chat shows: answers as they come, calls and their results. It remembers what was already shown live."""
 
-    def __init__(self, *, colors: bool) -> None:
+    def __init__(self, *, colors: bool, result_lines_max: int = RESULT_LINES_MAX) -> None:
         self._colors = colors
+        self._result_lines_max = result_lines_max
         self._shown: dict[tuple[int, int, int], str] = {}
         self._last_step = (0, 0)
         self._heard: dict[str, str] = {}

@@ -1,0 +1,186 @@
+"""What the demo claims, each claim worked out from what happened. Pure: evidence in, findings out."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple, TypeVar
+
+from schemas.codec import Record
+from schemas.events import (
+    Event,
+    StepFinished,
+    StepStarted,
+    ToolCallDispatched,
+    ToolCallFinished,
+    ToolCallLost,
+    ToolCallStarted,
+    TurnEnded,
+)
+from schemas.thread import Effect
+from services.cli.demo.repository import UnittestRun
+
+SECONDS_MAX: Final = 120.0
+
+Checksums = Mapping[str, tuple[int, str]]
+"""Rows and a checksum over all of their columns, by view."""
+EventT = TypeVar("EventT", bound=Event)
+
+
+class Logged(NamedTuple):
+    """A record as the log has it, and what the fold makes of it."""
+
+    seq: int
+    record: Record
+    effect: Effect
+
+
+class Seen(NamedTuple):
+    """A record as the watching client saw it."""
+
+    seq: int
+    id: str
+    effect: str
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    service: str
+    step: int
+    """In which the model was asked at that time."""
+
+
+@dataclass(slots=True)
+class Evidence:
+    is_scripted: bool
+    """Else a real model decided how the session went."""
+    tests_before: UnittestRun
+    tests_after: UnittestRun | None = None
+    seen: list[Seen] = field(default_factory=list)
+    connections: int = 0
+    """Of the watching client."""
+    kills: list[Kill] = field(default_factory=list)
+    log: Sequence[Logged] = ()
+    shell_runs: Sequence[str] = ()
+    """The idempotency keys that the script's shell commands wrote down."""
+    views_before: Checksums = field(default_factory=dict)
+    views_after: Checksums = field(default_factory=dict)
+    seconds: float = 0.0
+
+    def applied(self, kind: type[EventT]) -> list[EventT]:
+        """What took effect, as the fold of the log has it."""
+        return [
+            each.record.data for each in self.log if each.effect == "applied" and isinstance(each.record.data, kind)
+        ]
+
+
+class Finding(NamedTuple):
+    claim: str
+    found: str
+    holds: bool | None
+    """None: a real model did not bring it about, so it was not put to the test."""
+
+
+def findings(evidence: Evidence) -> list[Finding]:
+    return [
+        _turn(evidence),
+        _tests(evidence),
+        _seqs(evidence),
+        _calls(evidence),
+        _runtime(evidence),
+        _executor(evidence),
+        _views(evidence),
+        _seconds(evidence),
+    ]
+
+
+def _turn(evidence: Evidence) -> Finding:
+    ends = evidence.applied(TurnEnded)
+    told = ", ".join([f"{end.outcome}: {end.reason}" if end.reason else end.outcome for end in ends])
+    found = f"{told or 'it never ended'}, {len(evidence.applied(StepFinished))} steps"
+    return Finding("the turn completed", found, [end.outcome for end in ends] == ["completed"])
+
+
+def _tests(evidence: Evidence) -> Finding:
+    claim, before, after = "the repository's tests pass now", evidence.tests_before, evidence.tests_after
+    if after is None:
+        return Finding(claim, "they were not run", False)
+    return Finding(claim, f"before: {before.summary}; now: {after.summary}", after.passed and not before.passed)
+
+
+def _seqs(evidence: Evidence) -> Finding:
+    logged = [(each.seq, str(each.record.id), str(each.effect)) for each in evidence.log]
+    seen = [tuple(each) for each in evidence.seen]
+    found = f"{len(seen)} records for seq 1 to {len(logged)}, over {evidence.connections} connections"
+    holds: bool | None = seen == logged and bool(logged)
+    if holds and evidence.connections < 2:
+        holds = _not_brought_about(evidence)
+    return Finding("the client saw every seq once", found, holds)
+
+
+def _calls(evidence: Evidence) -> Finding:
+    tools = {data.call: data.tool for data in evidence.applied(ToolCallDispatched)}
+    starts = Counter([data.call for data in evidence.applied(ToolCallStarted)])
+    ends = Counter([data.call for data in evidence.applied(ToolCallFinished)])
+    lost = len(evidence.applied(ToolCallLost))
+    found = f"{len(tools)} calls: {starts.total()} started, {ends.total()} finished, {lost} lost"
+    holds = bool(tools) and starts == ends == dict.fromkeys(tools, 1) and not lost
+    if evidence.is_scripted:
+        runs, shells = evidence.shell_runs, list(tools.values()).count("shell")
+        found += f"; {len(runs)} marks left by {shells} shell commands"
+        holds = holds and len(runs) == len(set(runs)) == shells > 0
+    return Finding("each call was executed once", found, holds)
+
+
+def _runtime(evidence: Evidence) -> Finding:
+    claim = "the runtime died while a model answered"
+    step = _killed_in(evidence, "runtime")
+    if step is None:
+        return Finding(claim, "the turn was too short for it", _not_brought_about(evidence))
+    attempts = [data.attempt for data in evidence.applied(StepStarted) if data.step == step]
+    answers = [data.attempt for data in evidence.applied(StepFinished) if data.step == step]
+    found = f"step {step}: {len(attempts)} attempts, answered by {' and '.join([f'no. {each}' for each in answers])}"
+    return Finding(claim, found, len(attempts) == 2 and answers == [2])
+
+
+def _executor(evidence: Evidence) -> Finding:
+    claim = "the tool-executor died between two calls"
+    step = _killed_in(evidence, "tool-executor")
+    if step is None:
+        return Finding(claim, "the turn was too short for it", _not_brought_about(evidence))
+    before, after = set[str](), set[str]()
+    for data in evidence.applied(ToolCallStarted):
+        (before if _step_of(data.call) < step else after).add(data.executor)
+    if not after:
+        return Finding(claim, f"in step {step}, and no call came after it", _not_brought_about(evidence))
+    found = f"step {step}: calls before it were run by {' and '.join(before)}, later ones by {' and '.join(after)}"
+    return Finding(claim, found, len(before) == len(after) == 1 and before.isdisjoint(after))
+
+
+def _views(evidence: Evidence) -> Finding:
+    before, after = evidence.views_before, evidence.views_after
+    rows = sum(count for count, _ in before.values())
+    different = sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
+    found = f"{len(before)} views, {rows} rows"
+    if different:
+        found += f"; different: {', '.join(different)}"
+    return Finding("dropped and rebuilt, the views are equal", found, rows > 0 and not different)
+
+
+def _seconds(evidence: Evidence) -> Finding:
+    if not evidence.is_scripted:
+        return Finding("seconds", f"{evidence.seconds:.1f}, most of them the model's", None)
+    found = f"{evidence.seconds:.1f} of {SECONDS_MAX:.0f}"
+    return Finding("seconds", found, evidence.seconds < SECONDS_MAX)
+
+
+def _killed_in(evidence: Evidence, service: str) -> int | None:
+    return next((kill.step for kill in evidence.kills if kill.service == service), None)
+
+
+def _not_brought_about(evidence: Evidence) -> bool | None:
+    """The script makes it happen; a real model may do without it."""
+    return False if evidence.is_scripted else None
+
+
+def _step_of(call: str) -> int:
+    return int(call.split(".")[1])

@@ -1,0 +1,130 @@
+"""Who does what during the session: one client watches and shows it, a director kills services at set moments."""
+
+import asyncio
+import sys
+from collections.abc import Callable
+from contextlib import aclosing
+from typing import Final, NamedTuple
+
+from services.cli.demo.evidence import Evidence, Kill, Seen
+from services.cli.show import Conversation
+from services.cli.supervisor import Supervisor
+from services.client.client import ThreadlogClient
+from services.client.sse import Fact, Live
+
+AWAY_SECONDS: Final = 1.0
+WORDS_BEFORE_KILL: Final = 5
+
+Tell = Callable[[str], None]
+
+
+class Moments(NamedTuple):
+    """Steps of the turn from which on something happens."""
+
+    runtime_dies: int
+    client_leaves: int
+    executor_dies: int
+
+
+class Watcher:
+    """Shows the session. Once in its midst, it drops its connection, and comes back with nothing but its cursor."""
+
+    def __init__(
+        self, client: ThreadlogClient, shown: Conversation, evidence: Evidence, moments: Moments, tell: Tell
+    ) -> None:
+        self._client = client
+        self._shown = shown
+        self._evidence = evidence
+        self._moments = moments
+        self._tell = tell
+        self._cursor = 0
+        self._has_ended = False
+
+    async def watch(self, thread: str) -> None:
+        """Until the turn has ended."""
+        await self._watch(thread, may_leave=True)
+        if self._has_ended:
+            return
+        self._tell(f"the watching client drops its connection after seq {self._cursor}")
+        await asyncio.sleep(AWAY_SECONDS)
+        self._tell(f"the client is back, and asks for what came after seq {self._cursor}")
+        await self._watch(thread, may_leave=False)
+
+    async def _watch(self, thread: str, *, may_leave: bool) -> None:
+        self._evidence.connections += 1
+        async with aclosing(self._client.follow(thread, self._cursor, until_turn_end=True)) as events:
+            async for event in events:
+                if isinstance(event, Live):
+                    write(self._shown.live(event))
+                    continue
+                write(self._shown.fact(event))
+                self._cursor = event.seq
+                self._evidence.seen.append(Seen(event.seq, str(event.body["id"]), event.effect))
+                self._has_ended = event.applied and event.kind == "turn.ended"
+                if may_leave and self._leaves(event):
+                    return
+
+    def _leaves(self, fact: Fact) -> bool:
+        if not fact.applied or fact.kind != "tool_call.finished":
+            return False
+        return int(str(fact.data["call"]).split(".")[1]) >= self._moments.client_leaves
+
+
+class Director:
+    """Follows the session on a connection of its own, and kills by what it sees."""
+
+    def __init__(
+        self, client: ThreadlogClient, supervisor: Supervisor, evidence: Evidence, moments: Moments, tell: Tell
+    ) -> None:
+        self._client = client
+        self._supervisor = supervisor
+        self._evidence = evidence
+        self._moments = moments
+        self._tell = tell
+        self._words = 0
+        """Pieces of text of the step in which the runtime is to die."""
+
+    async def direct(self, thread: str) -> None:
+        """Until the turn has ended and whatever was killed is back."""
+        async with asyncio.TaskGroup() as returns, aclosing(self._client.follow(thread, until_turn_end=True)) as events:
+            async for event in events:
+                service = self._victim(event)
+                if service is not None:
+                    step = int(str(event.data["step"]))
+                    process = self._supervisor.kill(service)
+                    self._evidence.kills.append(Kill(service, step))
+                    self._tell(f"kill -9 {process}: the {service} is gone, while the model answers in step {step}")
+                    returns.create_task(self._wait_back(service))
+
+    def _victim(self, event: Fact | Live) -> str | None:
+        killed = {kill.service for kill in self._evidence.kills}
+        if "runtime" not in killed:
+            # In the middle of what the model says; a model that says nothing is not waited for.
+            first = self._moments.runtime_dies
+            self._words += isinstance(event, Live) and event.kind == "delta" and _step(event) == first
+            speaks = self._words == WORDS_BEFORE_KILL
+            starts = isinstance(event, Fact) and event.kind == "step.started" and _step(event) > first
+            return "runtime" if speaks or starts else None
+        if "tool-executor" not in killed and isinstance(event, Fact) and event.applied:
+            # A step starts when every call is settled, and the next call comes out of this step.
+            is_between = event.kind == "step.started" and _step(event) >= self._moments.executor_dies
+            is_new = is_between and all(_step(event) > kill.step for kill in self._evidence.kills)
+            return "tool-executor" if is_new else None
+        return None
+
+    async def _wait_back(self, service: str) -> None:
+        loop = asyncio.get_running_loop()
+        killed_at = loop.time()
+        await self._supervisor.wait_ready(service)
+        process = self._supervisor.pid(service)
+        self._tell(f"the {service} is back after {loop.time() - killed_at:.1f} s, as process {process}")
+
+
+def write(text: str) -> None:
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+def _step(event: Fact | Live) -> int:
+    step = event.data.get("step")
+    return step if isinstance(step, int) else 0
