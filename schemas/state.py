@@ -6,13 +6,24 @@ calls leave with their turn's next step, ended turns are a number, content lives
 
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import JsonValue, TypeAdapter
 
 from schemas.config import Config
 from schemas.events import CancelReason, EffectClass, InputMode, Lineage, TurnOutcome
 from schemas.plan import PlanState, is_busy
+
+if TYPE_CHECKING:
+    from dataclasses import replace as replace  # noqa: PLC0414  # mypy checks the names of the fields, and exports it
+else:
+
+    def replace(value: object, **changes: object) -> object:
+        """`dataclasses.replace` for the frozen values below, in a fifth of its time: it was a third of the fold's."""
+        changed = object.__new__(type(value))
+        changed.__dict__.update(value.__dict__, **changes)
+        return changed
+
 
 FOLD_VERSION = 1
 """Goes up with every change of meaning: states of another version are not trusted but folded again."""
@@ -192,7 +203,7 @@ NOTHING = ThreadState()
 
 def unsettled_calls(state: ThreadState, turn: int) -> list[Call]:
     """Calls of this turn without an outcome, unknown ones among them, in order of their index."""
-    return [call for call in state.calls.values() if call.turn == turn and not call.settled]
+    return [call for call in state.calls.values() if call.turn == turn and call.status != "settled"]
 
 
 def unknown_calls(state: ThreadState, turn: int | None = None) -> list[Call]:
@@ -214,8 +225,13 @@ def waits_for_people(state: ThreadState) -> bool:
     """Whether the open turn can go on only when a person answers an approval or settles an unknown call."""
     if state.turn is None or state.turn.step is not None:
         return False
-    open_calls = unsettled_calls(state, state.turn.turn)
-    return bool(open_calls) and all(call.status in {"waiting", "unknown"} for call in open_calls)
+    waits = False
+    for call in state.calls.values():
+        if call.turn == state.turn.turn and call.status != "settled":
+            if call.status not in {"waiting", "unknown"}:
+                return False
+            waits = True
+    return waits
 
 
 @cache

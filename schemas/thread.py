@@ -14,8 +14,7 @@ A service's event id is not remembered: what an event *needs* is what makes it c
 tests and the event reference iterate it.
 """
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping
 from hashlib import sha256
 from json import dumps
 from typing import Literal, NamedTuple, TypeAlias, TypeVar, cast
@@ -81,6 +80,7 @@ from schemas.state import (
     Step,
     ThreadState,
     Turn,
+    replace,
     unsettled_calls,
     waits_for_people,
 )
@@ -121,20 +121,12 @@ def fold(state: ThreadState, record: Record) -> Folded:
     if verdict.effect == "applied":
         after.updated_ms = record.time_ms
         if after.turn is not None:
-            _account_waiting(after, record.time_ms)
+            _account_waiting(after, after.turn, record.time_ms)
     return Folded(after, verdict)
 
 
 def next_chain(chain: str, record: Record) -> str:
-    return sha256(f"{chain}{record.id}{record.data_hash}".encode()).hexdigest()
-
-
-def fold_all(state: ThreadState, records: Iterable[Record]) -> tuple[ThreadState, list[Verdict]]:
-    verdicts = []
-    for record in records:
-        state, verdict = fold(state, record)
-        verdicts.append(verdict)
-    return state, verdicts
+    return sha256((chain + record.id + record.data_hash).encode()).hexdigest()
 
 
 def _judge(s: ThreadState, record: Record) -> Verdict:
@@ -853,11 +845,8 @@ def _recorded(s: ThreadState, r: Record, d: ArtifactRecorded | SkillLoaded) -> V
     return APPLIED
 
 
-def _account_waiting(s: ThreadState, time_ms: int) -> None:
+def _account_waiting(s: ThreadState, turn: Turn, time_ms: int) -> None:
     """Keep the turn's time spent waiting for people, which does not count against its limit."""
-    turn = s.turn
-    if turn is None:
-        return
     waits = waits_for_people(s)
     if waits and turn.waiting_since_ms is None:
         s.turn = replace(turn, waiting_since_ms=time_ms)

@@ -12,10 +12,10 @@ from schemas.events import (
     TurnEnded,
 )
 from schemas.state import Call, ThreadState, dump_state, load_state
-from schemas.thread import Verdict, fold, fold_all, next_chain
+from schemas.thread import Verdict, fold, next_chain
 from schemas.transcript import Item, Transcript, transcript_changes
 from tests.support.actors import next_move
-from tests.support.histories import History
+from tests.support.histories import History, fold_all
 
 EFFECTS = {"applied", "duplicate", "superseded", "rejected", "ignored"}
 AUDITS = {"turn.recovered", "artifact.recorded", "skill.loaded"}

@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 from schemas.codec import Record
 from schemas.events import EVENTS
 from schemas.state import NOTHING, ThreadState, dump_state, is_active, load_state, waits_for_people
-from schemas.thread import TRANSITIONS, fold, fold_all
+from schemas.thread import TRANSITIONS, fold
 from schemas.transcript import Transcript, transcript_changes
-from tests.support.histories import IMPORTER, History, created, plain_turn, submitted, turn_started
+from tests.support.histories import IMPORTER, History, created, fold_all, plain_turn, submitted, turn_started
 from tests.support.strategies import any_records
 
 

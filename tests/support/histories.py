@@ -5,7 +5,7 @@ fills in what the event has to carry (hashes, seqs, attempts). Given an older st
 `History` appends to one thread's log and folds it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -400,3 +400,11 @@ def read_back(key: ThreadKey, made: Encoded, offset: int) -> Record:
     record = decode(key.to_bytes(), made.headers, made.value, offset, made.record.time_ms)
     assert isinstance(record, Record) and record.problem is None, record
     return record
+
+
+def fold_all(state: ThreadState, records: Iterable[Record]) -> tuple[ThreadState, list[Verdict]]:
+    verdicts = []
+    for record in records:
+        state, verdict = fold(state, record)
+        verdicts.append(verdict)
+    return state, verdicts

@@ -37,7 +37,7 @@ from schemas.state import (
     ThreadState,
     is_active,
 )
-from schemas.thread import fold, fold_all
+from schemas.thread import fold
 from tests.support.histories import (
     EXECUTOR,
     IMPORTER,
@@ -956,9 +956,3 @@ def test_a_state_without_a_configuration_is_handled():
     assert log.append(turn_started(log.state)).effect == "rejected"
     log.apply(ThreadConfigured(patch={"model": "m"}), USER)
     assert log.state.config == Config(model="m")
-
-
-def test_records_are_folded_one_after_the_other():
-    log = History().with_unknown_call()
-    assert fold_all(NOTHING, log.records) == (log.state, log.verdicts)
-    assert fold_all(NOTHING, []) == (NOTHING, [])
