@@ -41,18 +41,19 @@ class History(Protocol):
 class PostgresHistory:
     """Implements `History`."""
 
-    def __init__(self, pool: asyncpg.Pool) -> None:
+    def __init__(self, pool: asyncpg.Pool, page_bytes_max: int = PAGE_BYTES_MAX) -> None:
         self._pool = pool
+        self._bytes_max = page_bytes_max
         sql = Path(__file__).with_name("sql")
         self._page = (sql / "events_page.sql").read_text()
         self._at = (sql / "event_at.sql").read_text()
 
     async def page(self, key: ThreadKey, after: int, through: int, limit: int) -> list[FoldedRecord]:
-        rows = await self._fetch(self._page, *key, after, through, False, limit, PAGE_BYTES_MAX)
+        rows = await self._fetch(self._page, *key, after, through, False, limit, self._bytes_max)
         return [_record(row) for row in rows]
 
     async def page_of(self, key: ThreadKey, after: int, limit: int, *, applied_only: bool) -> EventPage:
-        rows = await self._fetch(self._page, *key, after, SEQ_MAX, applied_only, limit + 1, PAGE_BYTES_MAX)
+        rows = await self._fetch(self._page, *key, after, SEQ_MAX, applied_only, limit + 1, self._bytes_max)
         records = [_record(row) for row in rows[:limit]]
         is_end = not rows or len(records) == rows[0]["found"]
         return EventPage(records, records[-1].seq if records else after, is_end)
