@@ -30,7 +30,6 @@ from services.ingest.dependencies import Dependencies
 from services.ingest.existence import KnownThreads
 from services.ingest.history import PostgresHistory
 from services.ingest.live import LiveLimits, Watches
-from services.ingest.live_metrics import LiveCollector
 from services.ingest.metrics import IngestMetrics, LiveCollector
 from services.ingest.reads import Reads
 from services.ingest.settings import IngestSettings, UnsafeSettingsError, require_safe
@@ -70,7 +69,6 @@ async def _serve(settings: IngestSettings, lifecycle: Lifecycle) -> None:
         partitions = await around.log.partition_count(THREAD_EVENTS.name)
         metrics = IngestMetrics.build(registry)
         found = wire(settings, around.log, around.pool, SystemClock(), metrics, partitions)
-        LiveCollector(found.watches.counts, registry)
         LiveCollector(found.watches.counts, registry)
         await found.watches.open()
         reading = lifecycle.spawn(found.watches.run(), "live reader")
