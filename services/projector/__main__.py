@@ -7,6 +7,7 @@ from services.chassis.clock import SystemClock, draw_id
 from services.chassis.lifecycle import Lifecycle, run_service
 from services.chassis.service import surroundings
 from services.chassis.telemetry import configure_logging
+from services.projector.garbage import collect_seldom
 from services.projector.loop import Projector
 from services.projector.metrics import ProjectorMetrics
 from services.projector.settings import ProjectorSettings
@@ -29,6 +30,7 @@ async def serve(settings: ProjectorSettings, lifecycle: Lifecycle) -> None:
 
 def main() -> int:
     settings = ProjectorSettings()
+    collect_seldom()
     configure_logging(settings.log_format, "projector", settings.instance, settings.log_level)
     return run_service(partial(serve, settings), settings.drain_seconds)
 

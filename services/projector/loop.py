@@ -242,17 +242,19 @@ class Projector:
         """Take the partitions over in the live generation; where their records begin."""
         if not partitions:
             return {}
-        ends = await self._log.end_offsets([TopicPartition(TOPIC, partition) for partition in partitions])
         store = self._held.store
         claims = await again_while_away(
             lambda: store.claim(partitions, self._owner, self._cluster_id), self._settings, self._metrics
         )
+        # After the claim: until then its owner may have written records that came a moment ago.
+        tps = [TopicPartition(TOPIC, partition) for partition in claims]
+        begins, ends = await self._log.begin_offsets(tps), await self._log.end_offsets(tps)
         for partition, claim in claims.items():
             self._check(partition, claim, ends[TopicPartition(TOPIC, partition)])
         self._held.hold(claims)
         for partition in claims:
             self._read.pop(partition, None)  # read before the claim, and perhaps from elsewhere
-        return {partition: claim.next_offset for partition, claim in claims.items()}
+        return {tp.partition: max(claims[tp.partition].next_offset, begins[tp]) for tp in tps}
 
     def _check(self, partition: int, claim: Claim, end: int) -> None:
         where = f"the views are at offset {claim.next_offset} of {TOPIC}/{partition}"
@@ -260,8 +262,8 @@ class Projector:
             raise OtherLogError(f"{where} of the cluster {claim.cluster_id}, and this is {self._cluster_id}")
         if claim.next_offset > end:
             raise OtherLogError(
-                f"{where}, which ends at {end}: the topic was made anew, or lost records. Use another "
-                "database, or run `threadlog rebuild` to build the views from the log as it is now."
+                f"{where}, which ends at {end}: the topic was made anew, or lost records. Use another database, or run "
+                "`threadlog rebuild` to build the views from the log as it is now."
             )
 
     async def _reclaim(self, reader: Reader) -> None:

@@ -22,6 +22,7 @@ from services.chassis.log import Incoming, Log, Reader, TopicPartition
 from services.projector.apply import Applier
 from services.projector.database import connect
 from services.projector.dead_letter_topic import DeadLetterTopic
+from services.projector.garbage import collecting_seldom
 from services.projector.generations import (
     ADVISORY_LOCK,
     create_generation,
@@ -82,7 +83,8 @@ async def rebuild(
             generation = await create_generation(connection, cluster_id)
         try:
             async with asyncio.timeout(settings.projector_rebuild_seconds_max):
-                await _Rebuild(log, dsn, settings, on_progress, connection, generation, old).run()
+                with collecting_seldom():
+                    await _Rebuild(log, dsn, settings, on_progress, connection, generation, old).run()
         except TimeoutError:
             seconds = settings.projector_rebuild_seconds_max
             raise RebuildError(f"not caught up within {seconds:.0f} s; the live views are as they were") from None

@@ -9,7 +9,7 @@ class ProjectorSettings(Settings):
 
     projector_batch_interval_ms: int = Field(default=200, ge=0)
     """From one commit to the next under load. A record that comes after a quiet time is committed at once."""
-    projector_batch_interval_idle_ms: int = Field(default=20, ge=0)
+    projector_batch_interval_idle_ms: int = Field(default=30, ge=0)
     """The same while few records come."""
     projector_busy_records_per_second: int = Field(default=2_000, ge=1)
     """From this rate on it is load."""

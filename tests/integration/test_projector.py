@@ -14,9 +14,13 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from schemas.ids import TenantId, ThreadId, ThreadKey
-from schemas.topics import THREAD_EVENTS, THREAD_EVENTS_DLQ
+from schemas.topics import THREAD_EVENTS, THREAD_EVENTS_DLQ, TOPICS
 from services.chassis.clock import SystemClock
-from services.chassis.log import Incoming, Outgoing
+from services.chassis.kafka import KafkaLog
+from services.chassis.kafka_topics import kafka_topics
+from services.chassis.log import Incoming, Outgoing, TopicPartition
+from services.chassis.topic_admin import apply, topic_specs
+from services.cli.embedded import Running
 from services.projector import rebuild as rebuild_module
 from services.projector.database import connect
 from services.projector.errors import FenceError, OtherLogError, StoreAwayError
@@ -739,3 +743,51 @@ async def test_a_rebuild_builds_the_views_of_a_new_log_over_those_of_another(wor
     async with world.projector():
         await world.append_history(plain_turn(History(key_of(2))))
         await world.all_shown()
+
+
+# On Kafka
+
+
+@pytest.mark.kafka
+async def test_on_kafka_what_is_appended_is_shown_and_a_rebuild_is_the_same(
+    database: str, connection: Any, own_kafka: Running
+) -> None:
+    settings = settings_of(database, kafka_bootstrap_servers=own_kafka.address, topic_partitions=PARTITIONS)
+    async with kafka_topics(settings) as topics:
+        await apply(topics, topic_specs(TOPICS, PARTITIONS, 1))
+    log = await KafkaLog.open(settings, "projector")
+    metrics = ProjectorMetrics.register(CollectorRegistry())
+    stopping = asyncio.Event()
+    try:
+        projector = await Projector.start(log, database, settings, SystemClock(), metrics, "one")
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(projector.run(stopping))
+            appended = 0
+            for number in range(40):
+                history = plain_turn(History(key_of(number)))
+                key = history.key.to_bytes()
+                records = [Outgoing(key, made.value, made.headers) for made in history.encoded]
+                await log.appender.append(TOPIC, log.partition_for(key, PARTITIONS), records)
+                appended += len(records)
+            await log.appender.append(TOPIC, 1, [Outgoing(b"nobody", b"x", (), 5)])
+
+            async def shown() -> Any:
+                return await connection.fetchval("select sum(next_offset) from views.positions")
+
+            await until(shown, lambda seen: seen == appended + 1)
+            before = await view_checksums(connection, "views")
+            new = await rebuild(log, database, settings, lambda _: None)
+            assert (new.number, await view_checksums(connection, "views")) == (2, before)
+            await log.appender.append(TOPIC, 1, [Outgoing(b"nobody", b"y", (), 5)])
+            await until(shown, lambda seen: seen == appended + 2)
+            assert await connection.fetchval("select count(*) from views.positions where owner like 'projector-%'") > 0
+            stopping.set()
+        reader = await log.reader({TopicPartition(THREAD_EVENTS_DLQ.name, 1): 0})
+        letters: list[Incoming] = []
+        while len({letter.value for letter in letters}) < 2:
+            letters += [record for _, found in await reader.poll(1_000) for record in found]
+        by_offset = {dict(letter.headers)["threadlog_offset"]: letter.value for letter in letters}  # at least once
+        assert sorted(filter(None, by_offset.values())) == [b"x", b"y"]
+        await reader.close()
+    finally:
+        await log.close()
