@@ -15,7 +15,14 @@ import typer
 
 from schemas.errors import ThreadlogError
 from services.cli.database import migrate_all
-from services.cli.embedded import Running, embedded_broker, embedded_postgres, free_port, port_is_free
+from services.cli.embedded import (
+    BROKER_ENVIRONMENT,
+    Running,
+    embedded_broker,
+    embedded_postgres,
+    free_port,
+    port_is_free,
+)
 from services.cli.supervised import ProgramEndedError
 from services.cli.supervisor import Supervisor, What
 from services.cli.topics import apply_topics
@@ -29,8 +36,6 @@ SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 SCRIPT: Final = Path(__file__).with_name("dev_script.yaml")
 KAFKA_VARIABLE: Final = "THREADLOG_KAFKA_BOOTSTRAP_SERVERS"
 POSTGRES_VARIABLE: Final = "THREADLOG_POSTGRES_DSN"
-EMBEDDED_FETCH_MAX_WAIT_MS: Final = 10
-"""The embedded broker does not wake a waiting fetch: this is how late a record may be seen, and what idling costs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +96,7 @@ def engines(folder: Path, environment: Mapping[str, str]) -> Iterator[Started]:
             ours.append(broker)
             notes.append(f"{broker.version}: threads live in memory and are gone when this ends")
             found[KAFKA_VARIABLE] = broker.address
-            found["THREADLOG_KAFKA_IDEMPOTENCE"] = "false"
-            found.setdefault("THREADLOG_KAFKA_FETCH_MAX_WAIT_MS", str(EMBEDDED_FETCH_MAX_WAIT_MS))
+            found = {**BROKER_ENVIRONMENT, **found}
         if POSTGRES_VARIABLE not in os.environ:
             database = stack.enter_context(embedded_postgres(folder / "postgres"))
             ours.append(database)
