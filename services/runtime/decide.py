@@ -7,7 +7,7 @@ event ahead, and every event is decided on a state in which it fits. The log sta
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias, assert_never
 
 from pydantic import JsonValue
 
@@ -336,6 +336,8 @@ def _advance_call(
             return Append(_give_up(call, "no end within the deadline and its grace time"))
         case "unknown" | "settled":
             return None
+        case _:
+            assert_never(call.status)
 
 
 def _deadline_ms(call: Call) -> int:
