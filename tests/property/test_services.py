@@ -1,0 +1,172 @@
+"""Runtimes and executors under everything that may go wrong, by seeds; and decide on every state that can be reached.
+
+A failing seed is printed; `python -m tests.support.chaos SEED` plays it again.
+"""
+
+import time
+from collections.abc import Iterator
+
+import pytest
+import structlog
+from hypothesis import given
+from hypothesis import strategies as st
+
+from schemas.codec import encode
+from schemas.config import Config
+from schemas.events import Confirmed, Context, TurnRecovered
+from schemas.state import ThreadState, is_active
+from schemas.thread import fold
+from schemas.tools import Catalog, CatalogSource, ToolSpec
+from services.runtime.decide import Append, Calling, CallModel, Decisions, LoadTranscript, LookAgain, World, decide
+from services.runtime.limits import Limits
+from tests.conftest import PROFILE
+from tests.support import actors
+from tests.support.chaos import play
+from tests.support.histories import KEY, NO_HASH, START_MS, USER, History, created
+
+SEEDS = 50 if PROFILE != "default" else 15
+NEW_SEEDS = 500
+ROUNDS_MAX = 40
+"""More than what any state of these tests needs: each call takes a handful of events, and each turn a few."""
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
+    yield
+    structlog.reset_defaults()
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_services_survive(seed: int) -> None:
+    play(seed)
+
+
+@pytest.mark.skipif(PROFILE != "fuzz", reason="new seeds are for `make fuzz`")
+def test_services_survive_new_seeds() -> None:
+    first = time.time_ns() // 1_000_000
+    for seed in range(first, first + NEW_SEEDS):
+        play(seed)
+
+
+# Decide on any state
+
+MOVERS = (
+    actors.client,
+    actors.runtime("A"),
+    actors.runtime("A"),
+    actors.runtime("B"),
+    actors.executor("E"),
+    actors.owner_of_settings,
+    actors.closer,
+    actors.planner,
+    actors.importer,
+)
+WALKS = st.lists(st.tuples(st.integers(0, len(MOVERS) - 1), st.integers(0, 60)), max_size=40)
+CONFIGS = st.builds(
+    Config,
+    model=st.just("scripted:test"),
+    approval=st.sampled_from(["never", "always", "on_effect"]),
+    on_recovery=st.sampled_from(["resume", "interrupt"]),
+    on_unknown=st.sampled_from(["wait", "end"]),
+    one_turn_per_input=st.booleans(),
+    tools=st.sampled_from([None, (), ("shell",)]),
+)
+TOOLS = st.lists(
+    st.builds(
+        ToolSpec,
+        name=st.sampled_from(["shell", "A", "read"]),
+        effect=st.sampled_from(["pure", "idempotent", "reconcilable", "unsafe"]),
+        parallel=st.booleans(),
+        max_attempts=st.integers(1, 2),
+        timeout_seconds=st.sampled_from([0.0001, 1.0, 60.0]),
+    ),
+    max_size=3,
+)
+LATER = st.sampled_from([0, 60_000, 1_000_000, 4_000_000, 100_000_000_000])
+LIMITS = st.builds(
+    Limits, steps_per_turn=st.integers(1, 3), parallel_calls=st.integers(1, 2), calls_per_step=st.integers(1, 2)
+)
+
+
+@given(WALKS, CONFIGS, TOOLS, LIMITS, LATER, st.booleans(), st.booleans(), st.data())
+def test_decide_comes_to_rest(
+    walk: list[tuple[int, int]],
+    config: Config,
+    tools: list[ToolSpec],
+    limits: Limits,
+    later_ms: int,
+    is_cold: bool,
+    is_taken_over: bool,
+    data: st.DataObject,
+) -> None:
+    """What it appends applies on the state it was decided on, and it never goes on for ever. An active thread that
+    rests waits for something.
+    """
+    state = _walk(walk, config)
+    pools = ("builtin", data.draw(st.sampled_from(["client", "other"])))
+    sources = {
+        pool: CatalogSource(source=pool, pool=pool, tools=tuple(tools[place::2])) for place, pool in enumerate(pools)
+    }
+    step = state.turn.step if state.turn is not None else None
+    calling = None
+    if step is not None and data.draw(st.booleans()):
+        started = data.draw(st.sampled_from([*step.starts, NO_HASH]))
+        calling = Calling(state.last_turn, step.step, step.attempt, started)
+    world = World(
+        owner=data.draw(st.sampled_from(["A", "C"])),
+        agent_version="1",
+        catalog=Catalog(sources),
+        limits=limits,
+        confirmed=Confirmed(seq=state.seq, chain=state.chain),
+        context=lambda: None if is_cold else Context(confirmed_seq=state.seq, items=0, hash=NO_HASH),
+        arguments_problem=lambda tool, args, malformed: "no" if malformed else None,
+        calling=calling,
+        taken_over=step.starts[-1] if step is not None and is_taken_over else None,
+    )
+    now_ms = START_MS + 50_000 + later_ms
+    rested, decisions = _rest(state, now_ms, world)
+    _check_waits(rested, now_ms, world, decisions)
+
+
+def _walk(walk: list[tuple[int, int]], config: Config) -> ThreadState:
+    history = History()
+    if walk and walk[0][1] % 5:
+        history.append(created(config=config), USER)
+    for mover, choice in walk:
+        moves = MOVERS[mover](history.state)
+        if moves:
+            history.append(*moves[choice % len(moves)])
+    return history.state
+
+
+def _rest(state: ThreadState, now_ms: int, world: World) -> tuple[ThreadState, Decisions]:
+    for _ in range(ROUNDS_MAX):
+        decisions = decide(KEY, state, now_ms, world)
+        appends = [decision for decision in decisions if isinstance(decision, Append)]
+        if not appends:
+            return state, decisions
+        for append in appends:
+            record = encode(KEY, append.event, source="runtime/a", actor=append.actor, time_ms=now_ms).record
+            state, verdict = fold(state, record)
+            assert verdict.effect == "applied", (append, verdict)
+            if isinstance(append.event, TurnRecovered):
+                world = World(**{name: getattr(world, name) for name in World.__slots__} | {"taken_over": None})
+    raise AssertionError(f"{ROUNDS_MAX} rounds without rest: {decisions}")
+
+
+def _check_waits(state: ThreadState, now_ms: int, world: World, decisions: Decisions) -> None:
+    looks = [decision.at_ms for decision in decisions if isinstance(decision, LookAgain)]
+    assert all(at_ms > now_ms for at_ms in looks)
+    assert len(looks) <= 1
+    if state.status == "importing" or state.turn is None:
+        assert not looks
+        assert not any(not item.held for item in state.queue) or state.status in {"importing", "closed"}
+        return
+    assert is_active(state)
+    turn = state.turn
+    is_waiting = looks or any(isinstance(decision, CallModel | LoadTranscript) for decision in decisions)
+    assert is_waiting, decisions
+    if turn.step is not None and turn.step.status == "open" and turn.cancelling is None:
+        is_asked = world.calling is not None and world.calling.started in turn.step.starts
+        assert is_asked or any(isinstance(decision, CallModel | LoadTranscript) for decision in decisions)

@@ -1,0 +1,80 @@
+"""Tools that write to a ledger outside of the log: what really happened, whatever the log says."""
+
+import asyncio
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+from schemas.events import EffectClass
+from schemas.tools import ToolSpec
+from services.tool_executor.tools import Emit, ToolEnd, ToolRequest
+
+EFFECTS: tuple[EffectClass, ...] = ("pure", "idempotent", "reconcilable", "unsafe")
+POOL = "builtin"
+TOOLS = tuple(
+    ToolSpec(name=effect, effect=effect, timeout_seconds=30, input_schema={"type": "object"}) for effect in EFFECTS
+)
+
+
+@dataclass(slots=True, eq=False)
+class ToolRun:
+    """One time that a tool was really run."""
+
+    executor: str
+    thread: str
+    call: str
+    attempt: int
+    tool: str
+    effects: int = 0
+    ended: str | None = None
+    """None: it was cut off, or still runs."""
+    cancelled: bool = False
+    """Whether the executor asked it to stop."""
+
+
+@dataclass
+class Ledger:
+    runs: list[ToolRun] = field(default_factory=list)
+
+    def of(self, thread: str, call: str) -> list[ToolRun]:
+        return [run for run in self.runs if (run.thread, run.call) == (thread, call)]
+
+    def effects(self) -> dict[tuple[str, str], int]:
+        """By thread and call."""
+        counted: dict[tuple[str, str], int] = defaultdict(int)
+        for run in self.runs:
+            counted[run.thread, run.call] += run.effects
+        return counted
+
+
+class LedgerTools:
+    """Implements ToolRunner. A call's `seconds` are half before its effect and half after it; `fails` has none."""
+
+    def __init__(self, ledger: Ledger, executor: str) -> None:
+        self._ledger = ledger
+        self._executor = executor
+
+    async def run(self, request: ToolRequest, emit: Emit, cancelled: asyncio.Event, /) -> ToolEnd:
+        run = ToolRun(self._executor, f"{request.tenant}/{request.thread}", request.call, request.attempt, request.tool)
+        self._ledger.runs.append(run)
+        seconds = float(request.args.get("seconds", 0))
+        if await self._is_cancelled(run, cancelled, seconds / 2):
+            return ToolEnd("cancelled", None)
+        if request.args.get("fails"):
+            run.ended = "failed"
+            return ToolEnd("failed", "it did not work", seconds=seconds)
+        if request.tool != "pure":
+            run.effects += 1
+        emit("half done")
+        if await self._is_cancelled(run, cancelled, seconds / 2):
+            return ToolEnd("cancelled", None)
+        run.ended = "succeeded"
+        return ToolEnd("succeeded", {"content": [{"type": "text", "text": f"{request.call} done"}]}, seconds=seconds)
+
+    async def _is_cancelled(self, run: ToolRun, cancelled: asyncio.Event, seconds: float) -> bool:
+        try:
+            async with asyncio.timeout(seconds):
+                await cancelled.wait()
+        except TimeoutError:
+            return False
+        run.cancelled, run.ended = True, "cancelled"
+        return True
