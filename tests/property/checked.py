@@ -4,13 +4,26 @@ from dataclasses import dataclass, field, replace
 
 from schemas.codec import Encoded, Record
 from schemas.events import (
+    ContextCompacted,
+    StepFinished,
     StepStarted,
+    ThreadCloseRequested,
+    ThreadConfigured,
+    ThreadCreated,
+    ThreadImportEnded,
+    ThreadRewound,
+    ToolCallApprovalRequested,
+    ToolCallApproved,
+    ToolCallDenied,
     ToolCallDispatched,
     ToolCallFinished,
+    ToolCallLost,
     ToolCallResolved,
     ToolCallStarted,
     TurnEnded,
+    TurnStarted,
 )
+from schemas.ids import call_id
 from schemas.state import Call, ThreadState, dump_state, load_state
 from schemas.thread import Verdict, fold, next_chain
 from schemas.transcript import Item, Transcript, transcript_changes
@@ -24,6 +37,26 @@ RESTS_WITHIN = 400
 
 
 @dataclass
+class Said:
+    """What took effect, as far as later events refer to it: kept beside the fold, to judge it by."""
+
+    config_seq: int = 0
+    base: int = 0
+    follows: str = ""
+    """Data hash of the open turn's last answer, before that of its start."""
+    starts: dict[tuple[int, int], list[str]] = field(default_factory=dict)
+    """Data hashes of the starts of each step."""
+    inputs: dict[tuple[int, int], tuple[str, ...]] = field(default_factory=dict)
+    """That each step took."""
+    taken: set[str] = field(default_factory=set)
+    hashes: dict[str, str] = field(default_factory=dict)
+    """Hash in force of each call."""
+    attempts: dict[str, int] = field(default_factory=dict)
+    claims: dict[str, set[str]] = field(default_factory=dict)
+    """Ids of the claims of each call that won."""
+
+
+@dataclass
 class Checked(History):
     transcript: Transcript = field(default_factory=Transcript)
     outcomes: dict[str, str | None] = field(default_factory=dict)
@@ -33,6 +66,7 @@ class Checked(History):
     may_not_run: set[str] = field(default_factory=set)
     """Calls that were claimed, are neither pure nor idempotent, and that nobody said may run again."""
     ended: set[int] = field(default_factory=set)
+    said: Said = field(default_factory=Said)
 
     def fork_of(self, place: int) -> History:
         return History(self.key, self.states[place], now_ms=self.now_ms, drawn=self.drawn + 1_000 * len(self.states))
@@ -46,6 +80,8 @@ class Checked(History):
         self._check_turns(before, after, record, verdict)
         self._check_calls(before, after)
         self._check_runs(before, record, verdict)
+        if verdict.effect == "applied":
+            self._check_references(before, record)
         self._check_duplicate(after, record)
         loaded = load_state(dump_state(after))
         assert loaded == after
@@ -112,6 +148,67 @@ class Checked(History):
         assert call.call not in self.may_not_run, "it may have run"
         if effect in {"reconcilable", "unsafe"}:
             self.may_not_run.add(call.call)
+
+    def _check_references(self, before: ThreadState, record: Record) -> None:
+        """Whoever refers to another event means the one that took effect."""
+        said, seq = self.said, self.state.seq
+        match record.data:
+            case ThreadCreated() | ThreadConfigured():
+                said.config_seq = seq
+            case ThreadRewound() | ContextCompacted() | ThreadImportEnded():
+                said.base = seq
+            case ThreadCloseRequested() if before.status == "importing":
+                said.base = seq
+            case TurnStarted() as data:
+                assert (data.config, data.base) == (said.config_seq, said.base)
+                assert said.taken.isdisjoint(data.inputs), "an input is taken once"
+                assert not any(item.held for item in before.queue if item.input in data.inputs)
+                said.taken.update(data.inputs)
+                said.follows = record.data_hash
+            case StepStarted() as data:
+                assert data.follows == said.follows
+                started = said.starts.setdefault((data.turn, data.step), [])
+                assert data.attempt == len(started) + 1
+                if not started:
+                    assert said.taken.isdisjoint(data.inputs), "an input is taken once"
+                    said.taken.update(data.inputs)
+                assert said.inputs.setdefault((data.turn, data.step), data.inputs) == data.inputs
+                started.append(record.data_hash)
+            case StepFinished() as data:
+                assert data.started in said.starts[data.turn, data.step]
+                said.follows = record.data_hash
+                said.hashes.update({call_id(data.turn, data.step, call.index): call.call_hash for call in data.calls})
+            case TurnEnded() as data:
+                assert before.turn is not None
+                assert before.turn.cancelling is not None or data.follows == said.follows
+            case (
+                ToolCallApprovalRequested(call=call, call_hash=call_hash)
+                | ToolCallDenied(call=call, call_hash=call_hash)
+            ):
+                assert call_hash == said.hashes[call]
+            case ToolCallApproved() as data:
+                assert data.call_hash == said.hashes[data.call]
+                said.hashes[data.call] = data.edited.call_hash if data.edited is not None else data.call_hash
+            case ToolCallDispatched() as data:
+                assert data.call_hash == said.hashes[data.call]
+                assert data.attempt == said.attempts.get(data.call, 0) + 1
+                said.attempts[data.call] = data.attempt
+                if data.pool == "client":
+                    said.claims.setdefault(data.call, set()).add(record.id)
+            case ToolCallStarted() as data:
+                assert data.attempt == said.attempts[data.call]
+                said.claims.setdefault(data.call, set()).add(record.id)
+            case ToolCallFinished() as data:
+                assert before.calls[data.call].effect == "pure" or data.claim in said.claims[data.call]
+            case ToolCallLost() as data:
+                assert data.attempt == said.attempts[data.call]
+                running = before.calls[data.call].status == "running"
+                assert running == (data.claim is not None)
+                assert not running or data.claim in said.claims[data.call]
+            case ToolCallResolved() as data:
+                assert data.attempt == said.attempts.get(data.call, 0)
+            case _:
+                pass
 
     def _check_duplicate(self, after: ThreadState, record: Record) -> None:
         again, verdict = fold(after, record)
