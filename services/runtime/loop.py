@@ -13,25 +13,11 @@ from dataclasses import dataclass, field
 from functools import partial
 
 import structlog
-from pydantic import JsonValue
 
-from schemas.canonical import call_hash as hash_of_call
 from schemas.canonical import canonical_json
 from schemas.codec import Encoded, Record, encode
 from schemas.errors import LimitError, ThreadlogError
-from schemas.events import (
-    AnswerItem,
-    AnswerReasoning,
-    AnswerText,
-    Confirmed,
-    Context,
-    Failure,
-    ProposedCall,
-    StepFailed,
-    StepFinished,
-    TurnRecovered,
-    Usage,
-)
+from schemas.events import Confirmed, Context, StepFailed, StepFinished, TurnRecovered
 from schemas.progress import Delta as DeltaProgress
 from schemas.progress import Quarantine, encode_progress
 from schemas.state import ThreadState, is_active
@@ -43,13 +29,13 @@ from services.chassis.clock import Clock
 from services.chassis.fold_loop import Held as HeldThread
 from services.chassis.fold_loop import Partition as AssignedPartition
 from services.chassis.log import Log, LogError, Outgoing, TopicPartition
-from services.chassis.storable import storable_json, storable_text
+from services.chassis.storable import storable_text
 from services.chassis.text_batch import TextBatch
 from services.chassis.timers import Timer, Timers
 from services.chassis.tool_arguments import ArgumentCheck
+from services.runtime.answers import step_failed, step_finished, step_handed_over
 from services.runtime.context import Window, window
 from services.runtime.decide import (
-    RUNTIME,
     Append,
     Calling,
     CallModel,
@@ -478,15 +464,7 @@ class Runtime:
         failures = turn.step.failures if turn is not None and turn.step is not None else 0
         limits = self._options.limits if turn is None else narrowed(self._options.limits, turn.config)
         delay_ms = retry_delay_ms(limits, failures, failure.retry_after_seconds)
-        return StepFailed(
-            turn=calling.turn,
-            step=calling.step,
-            attempt=calling.attempt,
-            started=calling.started,
-            error=Failure(kind="model", message=storable_text(failure.error)[:2_000]),
-            retriable=failure.retriable,
-            retry_at_ms=self._clock.now_ms() + delay_ms if failure.retriable else None,
-        )
+        return step_failed(calling, failure, self._clock.now_ms() + delay_ms)
 
     def _emit_text(self, partition: Partition, held: Held, calling: Calling, text: str) -> None:
         turn, step, attempt, _ = calling
@@ -509,16 +487,7 @@ class Runtime:
         self._drop_model_call(held.work)
         if calling is None or held.quarantined is not None:
             return
-        failed = StepFailed(
-            turn=calling.turn,
-            step=calling.step,
-            attempt=calling.attempt,
-            started=calling.started,
-            error=Failure(kind="handover", message=f"{self._identity.owner} handed the partition over"),
-            retriable=True,
-            handed_over=True,
-        )
-        encoded = self._encode(held, Append(failed, RUNTIME))
+        encoded = self._encode(held, Append(step_handed_over(calling, self._identity.owner)))
         outgoing = Outgoing(held.key.to_bytes(), encoded.value, encoded.headers, encoded.record.time_ms)
         self._log.appender.append(THREAD_EVENTS.name, partition.number, [outgoing])
 
@@ -556,50 +525,3 @@ class Runtime:
                 cold.transcript.apply(changes)
         work.transcript, work.transcript_seq, work.buffered, work.loading = cold.transcript, cold.seq, [], False
         self._advance(partition, held)
-
-
-def step_finished(calling: Calling, answer: ModelAnswer) -> StepFinished:
-    """The answer as an event. What JSON or Postgres cannot carry exactly is replaced so that it shows."""
-    items: list[AnswerItem] = []
-    for item in answer.items:
-        provider = None if item.provider is None else _object(item.provider)
-        if item.kind == "reasoning":
-            items.append(AnswerReasoning(text=storable_text(item.text), provider=provider))
-        else:
-            items.append(AnswerText(text=storable_text(item.text), provider=provider))
-    calls = []
-    for index, call in enumerate(answer.calls):
-        args = _object(call.args)
-        tool = storable_text(call.tool)
-        calls.append(
-            ProposedCall(
-                index=index,
-                tool=tool,
-                args=args,
-                call_hash=hash_of_call(tool, args),
-                provider_id=call.provider_id,
-                malformed=None if call.malformed is None else storable_text(call.malformed),
-            )
-        )
-    usage = answer.usage
-    return StepFinished(
-        turn=calling.turn,
-        step=calling.step,
-        attempt=calling.attempt,
-        started=calling.started,
-        items=tuple(items),
-        calls=tuple(calls),
-        stop_reason=answer.stop_reason,
-        usage=Usage(
-            input_tokens=usage.input_tokens,
-            output_tokens=usage.output_tokens,
-            cached_tokens=usage.cached_tokens,
-            reasoning_tokens=usage.reasoning_tokens,
-        ),
-        response_id=answer.response_id,
-    )
-
-
-def _object(value: object) -> dict[str, JsonValue]:
-    stored = storable_json(value)
-    return stored if isinstance(stored, dict) else {}

@@ -1,27 +1,18 @@
-"""What the runtime decides in each situation. That it always fits and comes to rest: `tests/property/test_services.py`."""
+"""What the runtime decides in each situation of a turn; of calls: `test_decide_calls.py`.
+
+That what it decides always fits and comes to rest is in `tests/property/test_services.py`.
+"""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from typing import TypeVar
 
 import pytest
-from pydantic import JsonValue
 
-from schemas.config import Config, ToolPolicy
 from schemas.config import Limits as OwnLimits
 from schemas.events import (
-    Confirmed,
-    Context,
-    Event,
     InputMode,
-    ProposedCall,
     StepStarted,
     ThreadClosed,
     ThreadCloseRequested,
-    ToolCallApprovalExpired,
-    ToolCallApprovalRequested,
-    ToolCallApproved,
-    ToolCallDenied,
     ToolCallDispatched,
     ToolCallLost,
     TurnCancelRequested,
@@ -29,22 +20,36 @@ from schemas.events import (
     TurnRecovered,
     TurnStarted,
 )
-from schemas.ids import idempotency_key
 from schemas.state import NOTHING
-from schemas.tools import Catalog, CatalogSource, ToolSpec, tools_hash
+from schemas.tools import tools_hash
 from services.runtime.decide import (
-    RUNTIME,
     Append,
     Calling,
     CallModel,
-    Decisions,
     DropModelCall,
     LoadTranscript,
     LookAgain,
-    World,
     decide,
 )
-from services.runtime.limits import Limits
+from tests.support.deciding import (
+    ASK,
+    MINE,
+    READ,
+    SEND,
+    SHELL,
+    SHOWN,
+    appended,
+    calling,
+    decided,
+    idle,
+    in_step,
+    in_turn,
+    looks_again,
+    settle,
+    with_approved,
+    with_calls,
+    world,
+)
 from tests.support.histories import (
     CONFIG,
     EXECUTOR,
@@ -58,111 +63,14 @@ from tests.support.histories import (
     cancel_requested,
     claimed,
     created,
-    denied,
     dispatched,
-    finished,
-    lost,
     proposed,
-    resolved,
     step_failed,
     step_finished,
     step_started,
     submitted,
     turn_started,
 )
-
-E = TypeVar("E", bound=Event)
-SHELL = ToolSpec(name="shell")
-READ = ToolSpec(name="read", effect="pure")
-SEND = ToolSpec(name="send", effect="idempotent", parallel=True, max_attempts=2, timeout_seconds=5)
-ASK = ToolSpec(name="ask", timeout_seconds=7)
-BUILTIN = CatalogSource(source="builtin", pool="builtin", tools=(SHELL, READ, SEND))
-CLIENT = CatalogSource(source="crm", pool="client", tools=(ASK,))
-LIMITS = Limits(steps_per_turn=5, turn_seconds=3_600, parallel_calls=2, model_tries=2, calls_per_step=3)
-SHOWN = Context(confirmed_seq=1, items=0, hash=NO_HASH)
-MINE = "A"
-
-
-def no_complaint(tool: ToolSpec, args: dict[str, JsonValue], malformed: str | None) -> str | None:
-    return None if malformed is None else f"not an object: {malformed}"
-
-
-def world(history: History, **fields: object) -> World:
-    known = World(
-        owner=MINE,
-        agent_version="7",
-        catalog=Catalog({"builtin": BUILTIN, "crm": CLIENT}),
-        limits=LIMITS,
-        confirmed=Confirmed(seq=history.state.seq, chain=history.state.chain),
-        context=lambda: SHOWN,
-        arguments_problem=no_complaint,
-    )
-    return replace(known, **fields)
-
-
-def decided(history: History, after_seconds: float = 0, **fields: object) -> Decisions:
-    return decide(KEY, history.state, history.now_ms + int(1000 * after_seconds), world(history, **fields))
-
-
-def appended(history: History, kind: type[E], after_seconds: float = 0, **fields: object) -> E:
-    """The one event that is decided, which has to fit."""
-    (append,) = [each for each in decided(history, after_seconds, **fields) if not isinstance(each, DropModelCall)]
-    assert isinstance(append, Append), append
-    assert isinstance(append.event, kind), append.event
-    history.apply(append.event, append.actor)
-    return append.event
-
-
-def looks_again(history: History, after_seconds: float = 0, **fields: object) -> float:
-    """Seconds from now, where nothing else is decided."""
-    (look,) = decided(history, after_seconds, **fields)
-    assert isinstance(look, LookAgain)
-    return (look.at_ms - history.now_ms) / 1000 - after_seconds
-
-
-def idle(**config: object) -> History:
-    history = History()
-    history.apply(created(config=Config(model="scripted:test", **config)), USER)
-    return history
-
-
-def in_turn(**config: object) -> History:
-    history = idle(**config)
-    history.apply(submitted("i1"), USER)
-    history.apply(turn_started(history.state))
-    return history
-
-
-def in_step(**config: object) -> History:
-    history = in_turn(**config)
-    history.apply(step_started(history.state))
-    return history
-
-
-def calling(history: History) -> Calling:
-    turn = history.state.turn
-    assert turn is not None and turn.step is not None
-    return Calling(turn.turn, turn.step.step, turn.step.attempt, turn.step.starts[-1])
-
-
-def with_calls(*calls: ProposedCall, **config: object) -> History:
-    history = in_step(**config)
-    history.apply(step_finished(history.state, calls=calls))
-    return history
-
-
-def with_approved(*calls: ProposedCall, **config: object) -> History:
-    history = with_calls(*calls, **config)
-    for call in list(history.state.calls.values()):
-        history.apply(approved(call, by="policy:never"))
-    return history
-
-
-def settle(history: History, name: str) -> None:
-    history.apply(dispatched(history.call(name)))
-    history.apply(claimed(history.call(name)), EXECUTOR)
-    history.apply(finished(history.call(name)), EXECUTOR)
-
 
 # Between turns
 
@@ -423,207 +331,6 @@ def test_a_cancelled_turn_waits_for_the_kill_then_gives_up() -> None:
     assert given_up.claim == history.only_call.claim
     ended = appended(history, TurnEnded)
     assert (ended.outcome, ended.unknown_calls) == ("aborted", ("1.1.0",))
-
-
-# Judging calls
-
-
-def judged(call: ProposedCall, **config: object) -> tuple[Event, str]:
-    history = with_calls(call, **config)
-    (append,) = decided(history)
-    assert isinstance(append, Append)
-    history.apply(append.event, append.actor)
-    return append.event, append.actor
-
-
-@pytest.mark.parametrize(
-    ("tool", "config", "kind"),
-    [
-        ("shell", {"approval": "never"}, ToolCallApproved),
-        ("shell", {"approval": "always"}, ToolCallApprovalRequested),
-        ("shell", {"approval": "on_effect"}, ToolCallApprovalRequested),
-        ("read", {"approval": "on_effect"}, ToolCallApproved),
-        ("read", {"approval": "always"}, ToolCallApprovalRequested),
-        ("shell", {"tool_policies": {"shell": ToolPolicy(approval="always")}}, ToolCallApprovalRequested),
-        ("shell", {"approval": "always", "tool_policies": {"shell": ToolPolicy(approval="never")}}, ToolCallApproved),
-        ("shell", {"approval": "always", "tool_policies": {"shell": ToolPolicy()}}, ToolCallApprovalRequested),
-    ],
-)
-def test_policy_says_who_approves(tool: str, config: dict[str, object], kind: type[Event]) -> None:
-    event, actor = judged(proposed(0, tool), **config)
-    assert isinstance(event, kind)
-    assert actor == (RUNTIME if kind is ToolCallApprovalRequested else event.by)  # type: ignore[attr-defined]
-
-
-def test_an_unknown_tool_is_denied_and_the_known_ones_named() -> None:
-    event, actor = judged(proposed(0, "rm"), tools=("read",))
-    assert isinstance(event, ToolCallDenied)
-    assert (event.by, actor) == ("policy:catalog", "policy:catalog")
-    assert "'rm'" in event.reason and "read" in event.reason and "shell" not in event.reason
-
-
-def test_without_any_tools_it_says_so() -> None:
-    event, _ = judged(proposed(0, "shell"), tools=())
-    assert isinstance(event, ToolCallDenied) and "none" in event.reason
-
-
-def test_arguments_that_do_not_fit_are_denied_with_the_complaint() -> None:
-    call = proposed(0).model_copy(update={"malformed": "{oops", "args": {}})
-    event, _ = judged(call)
-    assert isinstance(event, ToolCallDenied)
-    assert (event.by, event.reason) == ("policy:arguments", "not an object: {oops")
-
-
-def test_calls_beyond_the_limit_are_denied() -> None:
-    history = with_calls(*[proposed(index) for index in range(5)])
-    events = [append.event for append in decided(history) if isinstance(append, Append)]
-    assert [type(event) for event in events] == [ToolCallApproved] * 3 + [ToolCallDenied] * 2
-    assert events[-1].by == "policy:limits"  # type: ignore[attr-defined]
-
-
-@pytest.mark.parametrize("scope", ["turn", "thread"])
-@pytest.mark.parametrize("tool", [None, "shell"])
-def test_what_was_granted_before_is_approved(scope: str, tool: str | None) -> None:
-    history = with_calls(proposed(0), approval="always")
-    history.apply(approval_requested(history.only_call))
-    history.apply(approved(history.only_call, scope=scope, tool=tool), USER)
-    settle(history, "1.1.0")
-    history.apply(step_started(history.state))
-    history.apply(step_finished(history.state, calls=[proposed(0), proposed(1, args={"command": "other"})]))
-    events = [append.event for append in decided(history) if isinstance(append, Append)]
-    assert isinstance(events[0], ToolCallApproved) and events[0].by == USER
-    assert isinstance(events[1], ToolCallApproved if tool else ToolCallApprovalRequested)
-
-
-def test_an_approval_expires() -> None:
-    history = with_calls(proposed(0), approval="always")
-    asked = appended(history, ToolCallApprovalRequested)
-    assert asked.expires_at_ms is not None
-    assert looks_again(history) == pytest.approx(3_600, abs=10)
-    appended(history, ToolCallApprovalExpired, after_seconds=86_400)
-    appended(history, StepStarted)
-
-
-def test_an_approval_without_an_end_waits() -> None:
-    history = with_calls(proposed(0), approval="always")
-    history.apply(approval_requested(history.only_call, None))
-    assert looks_again(history) > 0
-
-
-# Dispatching
-
-
-def test_a_dispatch_says_everything_that_an_executor_needs() -> None:
-    history = with_approved(proposed(0, "send"))
-    event = appended(history, ToolCallDispatched)
-    assert (event.pool, event.effect, event.attempt, event.last) == ("builtin", "idempotent", 1, False)
-    assert event.timeout_ms == 5_000
-    assert event.idempotency_key == idempotency_key(KEY, "1.1.0")
-    assert event.deadline_ms == history.now_ms - 1_000 + 600_000 + 5_000
-    assert looks_again(history) == pytest.approx(600 + 5 + 60, abs=2)
-
-
-def test_a_client_tool_waits_longer_and_its_dispatch_is_the_claim() -> None:
-    history = with_approved(proposed(0, "ask"))
-    event = appended(history, ToolCallDispatched)
-    assert event.deadline_ms == history.now_ms - 1_000 + 86_400_000 + 7_000
-    assert history.only_call.status == "running"
-
-
-def test_the_last_attempt_is_called_so() -> None:
-    history = with_approved(proposed(0, "send"))
-    appended(history, ToolCallDispatched)
-    history.apply(claimed(history.only_call), EXECUTOR)
-    history.apply(lost(history.only_call))
-    assert appended(history, ToolCallDispatched).last is True
-    assert history.only_call.attempt == 2
-
-
-def test_a_tool_with_hardly_any_time_still_has_some() -> None:
-    quick = CatalogSource(source="builtin", pool="builtin", tools=(SHELL.model_copy(update={"timeout_seconds": 1e-6}),))
-    history = with_approved(proposed(0))
-    assert appended(history, ToolCallDispatched, catalog=Catalog({"builtin": quick})).timeout_ms == 1
-
-
-def test_calls_with_effects_run_one_at_a_time_in_their_order() -> None:
-    history = with_approved(proposed(0), proposed(1))
-    assert appended(history, ToolCallDispatched).call == "1.1.0"
-    assert looks_again(history) > 0
-    history.apply(claimed(history.call("1.1.0")), EXECUTOR)
-    history.apply(finished(history.call("1.1.0")), EXECUTOR)
-    assert appended(history, ToolCallDispatched).call == "1.1.1"
-
-
-def test_pure_and_parallel_calls_run_beside_others_within_the_limit() -> None:
-    history = with_approved(proposed(0, "shell"), proposed(1, "read"), proposed(2, "send"))
-    events = [append.event for append in decided(history) if isinstance(append, Append)]
-    assert [event.call for event in events] == ["1.1.0", "1.1.1"]  # type: ignore[attr-defined]
-    for event in events:
-        history.apply(event)
-    assert looks_again(history) > 0
-    history.apply(finished(history.call("1.1.1"), claim="x"), EXECUTOR)
-    assert appended(history, ToolCallDispatched).call == "1.1.2"
-
-
-def test_a_call_whose_tool_is_gone_still_comes_to_an_end() -> None:
-    history = with_approved(proposed(0))
-    event = appended(history, ToolCallDispatched, catalog=Catalog())
-    assert (event.pool, event.last) == ("gone", True)
-    appended(history, ToolCallLost, after_seconds=200, catalog=Catalog())
-    assert history.only_call.outcome == "not_started"
-
-
-def test_a_call_that_nobody_claims_is_given_up_and_dispatched_again() -> None:
-    history = with_approved(proposed(0, "send"))
-    appended(history, ToolCallDispatched)
-    given_up = appended(history, ToolCallLost, after_seconds=700)
-    assert given_up.claim is None
-    assert appended(history, ToolCallDispatched, after_seconds=700).attempt == 2
-
-
-def test_a_call_that_was_claimed_late_has_its_tools_time() -> None:
-    history = with_approved(proposed(0, "send"))
-    appended(history, ToolCallDispatched)
-    history.now_ms += 650_000
-    history.apply(claimed(history.only_call), EXECUTOR)
-    assert looks_again(history) == pytest.approx(5 + 60, abs=2)
-    given_up = appended(history, ToolCallLost, after_seconds=66)
-    assert given_up.claim == history.only_call.claim
-
-
-def test_what_is_unknown_waits_for_a_person() -> None:
-    history = with_approved(proposed(0))
-    history.apply(dispatched(history.only_call))
-    history.apply(claimed(history.only_call), EXECUTOR)
-    history.apply(lost(history.only_call))
-    assert history.only_call.status == "unknown"
-    assert looks_again(history, after_seconds=10_000) > 0
-    history.apply(resolved(history.only_call), USER)
-    appended(history, StepStarted)
-
-
-def test_or_ends_the_turn_where_the_thread_says_so() -> None:
-    history = with_approved(proposed(0), proposed(1, "read"), on_unknown="end")
-    history.apply(dispatched(history.call("1.1.0")))
-    history.apply(claimed(history.call("1.1.0")), EXECUTOR)
-    history.apply(lost(history.call("1.1.0")))
-    settle(history, "1.1.1")
-    ended = appended(history, TurnEnded)
-    assert (ended.outcome, ended.unknown_calls) == ("failed", ("1.1.0",))
-
-
-def test_an_unknown_call_holds_back_those_after_it() -> None:
-    history = with_approved(proposed(0), proposed(1), on_unknown="end")
-    history.apply(dispatched(history.call("1.1.0")))
-    history.apply(claimed(history.call("1.1.0")), EXECUTOR)
-    history.apply(lost(history.call("1.1.0")))
-    assert looks_again(history) > 0
-
-
-def test_a_denied_call_is_shown_to_the_model() -> None:
-    history = with_calls(proposed(0))
-    history.apply(denied(history.only_call), USER)
-    appended(history, StepStarted)
 
 
 def test_a_state_of_nothing_is_nothing_to_do() -> None:
