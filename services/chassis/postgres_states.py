@@ -12,6 +12,7 @@ import pydantic
 
 from schemas.ids import TenantId, ThreadId, ThreadKey
 from schemas.state import FOLD_VERSION, ThreadState, load_state
+from services.chassis.sql_files import SqlFiles
 from services.chassis.states import PartitionKeys, PartitionStates, StatesUnavailableError
 
 NOTHING_STORED: Final = PartitionStates(0, {})
@@ -25,21 +26,18 @@ class PostgresStates:
 
     def __init__(self, pool: asyncpg.Pool) -> None:
         self._pool = pool
-        sql = Path(__file__).with_name("sql")
-        self._active = (sql / "states_active.sql").read_text()
-        self._of_threads = (sql / "states_of_threads.sql").read_text()
-        self._keys = (sql / "states_keys.sql").read_text()
+        self._sql = SqlFiles(Path(__file__).with_name("sql"))
 
     async def load_active(self, topic: str, partition: int) -> PartitionStates:
-        return await self._load(self._active, topic, partition)
+        return await self._load(self._sql["states_active"], topic, partition)
 
     async def load_threads(self, topic: str, partition: int, keys: Sequence[ThreadKey]) -> PartitionStates:
         tenants, threads = [key.tenant for key in keys], [key.thread for key in keys]
-        return await self._load(self._of_threads, topic, partition, tenants, threads)
+        return await self._load(self._sql["states_of_threads"], topic, partition, tenants, threads)
 
     async def load_keys(self, topic: str, partition: int, keys_max: int) -> PartitionKeys | None:
         try:
-            rows = await self._pool.fetch(self._keys, topic, partition, keys_max)
+            rows = await self._pool.fetch(self._sql["states_keys"], topic, partition, keys_max)
         except _NO_VIEWS:
             return PartitionKeys(0, ())
         except _AWAY as error:

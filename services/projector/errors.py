@@ -9,7 +9,7 @@ ProjectorError              retriable = False
 """
 
 from collections.abc import Mapping
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, Final, NamedTuple
 
 from schemas.errors import ThreadlogError
 
@@ -18,6 +18,10 @@ class StoredPosition(NamedTuple):
     next_offset: int
     owner: str
     owner_epoch: int
+
+
+NOWHERE: Final = StoredPosition(0, "", 0)
+"""Of a partition without a row."""
 
 
 class ProjectorError(ThreadlogError):

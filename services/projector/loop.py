@@ -24,6 +24,7 @@ from services.projector.apply import Applier
 from services.projector.database import AWAY
 from services.projector.dead_letter_topic import DeadLetterTopic
 from services.projector.errors import (
+    NOWHERE,
     FenceError,
     GenerationGoneError,
     OtherLogError,
@@ -44,8 +45,6 @@ DRAIN_MS: Final = 2
 DRAINS_MAX: Final = 16
 """After a wait, what has come meanwhile is read in so many polls at most."""
 PAUSED_POLL_MS: Final = 100
-LAG_SECONDS: Final = 5.0
-"""From one look at the ends of the partitions to the next."""
 
 logger = structlog.get_logger()
 
@@ -217,11 +216,20 @@ class Projector:
             reader.commit_soon(stored)
             self._reported = stored
         now = asyncio.get_running_loop().time()
-        if stored and now >= self._look_at:
-            self._look_at = now + LAG_SECONDS
-            with contextlib.suppress(LogError):
-                ends = await reader.end_offsets(stored)
-                self._metrics.lag_records.set(sum(ends[tp] - offset for tp, offset in stored.items()))
+        if now >= self._look_at:
+            self._look_at = now + self._settings.projector_look_seconds
+            with contextlib.suppress(LogError, StoreAwayError):
+                await self._look_around(reader, stored)
+
+    async def _look_around(self, reader: Reader, shown: Mapping[TopicPartition, int]) -> None:
+        """Without records to write nothing else would tell that the views were dropped, or are another generation."""
+        ends = await reader.end_offsets(shown)
+        self._metrics.lag_records.set(sum(ends[tp] - offset for tp, offset in shown.items()))
+        stored = await self._held.store.positions()
+        epochs = self._held.epochs()
+        moved = {p: stored.get(p, NOWHERE) for p in epochs if stored.get(p, NOWHERE).owner_epoch != epochs[p]}
+        if moved:
+            raise FenceError(moved, frozenset(moved))
 
     async def _finish(self, reader: Reader) -> None:
         """What is being written may still be committed; what is not is read again by the next owner."""

@@ -18,6 +18,7 @@ from schemas.state import FOLD_VERSION, load_state
 from services.chassis.sql_files import SqlFiles
 from services.projector.database import AWAY, Link
 from services.projector.errors import (
+    NOWHERE,
     FenceError,
     GenerationGoneError,
     RowRefusedError,
@@ -124,8 +125,7 @@ class GenerationStore:
         rows = await connection.fetch(self._sql["select_positions"], topic)
         everything = {row["partition"]: StoredPosition(*row[1:4]) for row in rows}
         missed = {span.partition for span in spans} - {row["partition"] for row in moved}
-        nowhere = StoredPosition(0, "", 0)
-        stored = {partition: everything.get(partition, nowhere) for partition in missed}
+        stored = {partition: everything.get(partition, NOWHERE) for partition in missed}
         epochs = {span.partition: span.owner_epoch for span in spans}
         raise FenceError(stored, frozenset(p for p, at in stored.items() if at.owner_epoch != epochs[p]))
 

@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import Protocol
 
 import asyncpg
 import pytest
@@ -11,7 +12,7 @@ from schemas.ids import TenantId, ThreadId, ThreadKey
 from schemas.topics import THREAD_EVENTS
 from services.chassis.log import Incoming
 from services.chassis.postgres_states import PostgresStates
-from services.chassis.states import StateStore, StatesUnavailableError
+from services.chassis.states import KeyStore, StateStore, StatesUnavailableError
 from services.projector.generations import drop_views, ensure_live, migrate
 from services.projector.settings import ProjectorSettings
 from tests.support.applying import applier_of
@@ -25,9 +26,13 @@ ACTIVE = ThreadKey(TenantId("acme"), ThreadId("active"))
 OTHERS = ThreadKey(TenantId("other"), ThreadId("active"))
 
 
+class Store(StateStore, KeyStore, Protocol):
+    pass
+
+
 @dataclass
 class Harness:
-    store: StateStore
+    store: Store
     advance: Callable[[Sequence[Incoming]], Awaitable[None]]
     drop: Callable[[], Awaitable[None]]
     go_away: Callable[[], Awaitable[None]]
@@ -132,6 +137,15 @@ async def test_a_thread_that_comes_to_rest_is_active_no_more(harness: Harness) -
     assert IDLE in (await harness.store.load_active(TOPIC, 3)).states
     await harness.advance(read[cut:])
     assert IDLE not in (await harness.store.load_active(TOPIC, 3)).states
+
+
+async def test_all_keys_come_with_the_position_unless_they_are_too_many(harness: Harness) -> None:
+    assert not any(await harness.store.load_keys(TOPIC, 3, 10) or (1,))
+    read, _ = records()
+    await harness.advance(read)
+    found = await harness.store.load_keys(TOPIC, 3, 3)
+    assert found is not None and (found.next_offset, set(found.keys)) == (len(read), {IDLE, ACTIVE, OTHERS})
+    assert await harness.store.load_keys(TOPIC, 3, 2) is None
 
 
 async def test_dropped_views_are_as_if_nothing_had_been_stored(harness: Harness) -> None:

@@ -66,6 +66,7 @@ def settings_of(dsn: str, **changed: Any) -> ProjectorSettings:
         "projector_retry_seconds_max": 0.1,
         "projector_reclaim_seconds": 0.5,
         "projector_pause_after_seconds": 0.3,
+        "projector_look_seconds": 0.3,
         "postgres_command_timeout_seconds": 10,
     }
     return ProjectorSettings(postgres_dsn=dsn, **(quick | changed))
@@ -578,6 +579,21 @@ async def test_views_that_were_dropped_come_back_the_same(world: World) -> None:
         await world.all_shown()
         after = await view_checksums(world.connection, "views")
     assert before.keys() == after.keys() and before["events"][0] + 16 == after["events"][0]
+
+
+async def test_dropped_views_come_back_without_a_new_record(world: World) -> None:
+    async with world.projector():
+        await world.append_history(plain_turn(History(key_of(1))))
+        await world.all_shown()
+        before = await view_checksums(world.connection, "views")
+        await drop_views(world.dsn, settings_of(world.dsn))
+        await world.all_shown()
+        assert await view_checksums(world.connection, "views") == before
+        await rebuild(world.broker.connect("rebuild"), world.dsn, settings_of(world.dsn), lambda _: None)
+        await until(
+            lambda: world.connection.fetchval("select count(*) from views.positions where owner = 'rebuild'"),
+            lambda left: left == 0,
+        )
 
 
 async def test_a_projector_claims_again_what_an_outsider_took(world: World) -> None:

@@ -7,11 +7,11 @@ from schemas.ids import ThreadKey
 from schemas.state import NOTHING, ThreadState, is_active
 from schemas.thread import fold
 from services.chassis.log import Incoming
-from services.chassis.states import PartitionStates, StatesUnavailableError
+from services.chassis.states import PartitionKeys, PartitionStates, StatesUnavailableError
 
 
 class MemoryStates:
-    """Implements StateStore. `advance` is what the projector does; `is_away` is a database that is down."""
+    """Implements StateStore and KeyStore. `advance` is what the projector does; `is_away` is a database that is down."""
 
     def __init__(self) -> None:
         self.is_away = False
@@ -40,6 +40,10 @@ class MemoryStates:
         states = self._of(topic, partition)
         stored = {key: states[key] for key in keys if key in states}
         return PartitionStates(self._next_offsets.get((topic, partition), 0), stored)
+
+    async def load_keys(self, topic: str, partition: int, keys_max: int) -> PartitionKeys | None:
+        keys = list(self._of(topic, partition))
+        return PartitionKeys(self._next_offsets.get((topic, partition), 0), keys) if len(keys) <= keys_max else None
 
     def _of(self, topic: str, partition: int) -> dict[ThreadKey, ThreadState]:
         if self.is_away:
