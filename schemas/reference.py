@@ -380,5 +380,5 @@ def main(arguments: list[str]) -> None:
     (release if arguments == ["release"] else write)(ROOT)
 
 
-if __name__ == "__main__":
+if __name__ == "__main__":  # pragma: no cover
     main(sys.argv[1:])
