@@ -5,7 +5,7 @@ import os
 import signal
 import sys
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing
 from pathlib import Path
 
@@ -44,27 +44,32 @@ class Dev:
 
 
 @pytest.fixture
-async def dev() -> AsyncIterator[Dev]:
+def folder() -> Iterator[str]:
+    """Not below pytest's own: where we are root, Postgres runs as somebody who may not look into it."""
+    with tempfile.TemporaryDirectory(prefix="threadlog-test-", ignore_cleanup_errors=True) as made:
+        Path(made).chmod(0o755)
+        yield made
+
+
+@pytest.fixture
+async def dev(folder: str) -> AsyncIterator[Dev]:
     port = free_port()
     environment = {name: value for name, value in os.environ.items() if not name.startswith("THREADLOG_")}
-    # Not below pytest's own folder: where we are root, Postgres runs as somebody who may not look into it.
-    with tempfile.TemporaryDirectory(prefix="threadlog-test-", ignore_cleanup_errors=True) as folder:
-        Path(folder).chmod(0o755)
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            *["-m", "services.cli", "dev", "--port", str(port)],
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-            env={**environment, "PYTHONUNBUFFERED": "1", "TMPDIR": folder},
-        )
-        found = Dev(process, port)
-        try:
-            await found.until("is ready")
-            yield found
-        finally:
-            if process.returncode is None:
-                process.kill()
-                await process.wait()
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        *["-m", "services.cli", "dev", "--port", str(port)],
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+        env={**environment, "PYTHONUNBUFFERED": "1", "TMPDIR": folder},
+    )
+    found = Dev(process, port)
+    try:
+        await found.until("is ready")
+        yield found
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
 
 
 async def turn(client: ThreadlogClient, thread: str, after: int) -> tuple[list[Fact], str]:
