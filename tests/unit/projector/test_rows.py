@@ -3,7 +3,7 @@
 import pytest
 
 from schemas.codec import Problem
-from schemas.events import Edited, ThreadRewound
+from schemas.events import Edited, InputWithdrawn, Lineage, ThreadRewound
 from schemas.thread import Verdict
 from services.projector.projections.changes import Applied
 from services.projector.projections.events import bare_event_row, event_row
@@ -20,6 +20,7 @@ from tests.support.histories import (
     cancel_requested,
     claimed,
     compacted,
+    created,
     denied,
     dispatched,
     finished,
@@ -27,6 +28,7 @@ from tests.support.histories import (
     step_failed,
     step_finished,
     step_started,
+    submitted,
     turn_ended,
 )
 from tests.support.view_tables import Projected, Row
@@ -173,3 +175,31 @@ def test_a_rewind_and_a_summary_hide_what_came_before_them() -> None:
         ("message", rewound, seq),
         ("summary", None, None),
     ]
+
+
+def test_an_input_that_is_withdrawn_stays_in_history() -> None:
+    history = History().idle()
+    history.apply(submitted("i1"), USER)
+    history.apply(InputWithdrawn(input="i1"), USER)
+    (item,) = rows(history, "items")
+    assert (item["dropped"], item["place"]) == ("input.withdrawn", None)
+
+
+def test_a_thread_shows_where_it_comes_from() -> None:
+    history = History()
+    lineage = Lineage(kind="child", parent="t-0", seq=7, chain=NO_HASH, call="1.1.0")
+    history.apply(created(lineage=lineage), USER)
+    (thread,) = rows(history, "threads")
+    assert [thread[name] for name in ("lineage_kind", "parent", "parent_seq", "parent_call")] == [
+        "child",
+        "t-0",
+        7,
+        "1.1.0",
+    ]
+
+
+def test_a_cancel_settles_calls_that_it_does_not_name() -> None:
+    history = History().with_calls()
+    history.apply(cancel_requested(history.state), USER)
+    (call,) = rows(history, "tool_calls")
+    assert (call["outcome"], call["settled_seq"], call["decision"]) == ("cancelled", history.state.seq, None)
