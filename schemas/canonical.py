@@ -42,7 +42,7 @@ def canonical_json(value: JsonValue) -> bytes:
 def _is_plain(value: JsonValue, depth: int) -> bool:
     """Whether the standard library writes the value as RFC 8785 has it."""
     match value:
-        case None | str() | bool():
+        case str() | None | bool():
             return True
         case int() | float():
             if not is_exact(value):
@@ -54,8 +54,10 @@ def _is_plain(value: JsonValue, depth: int) -> bool:
     if isinstance(value, dict):
         for name, item in value.items():
             # Code points sort as UTF-16 does, up to where surrogates begin.
-            plain = (name.isascii() or max(name) < "\ud800") and plain
-            plain = _is_plain(item, depth - 1) and plain
+            if not name.isascii() and max(name) >= "\ud800":
+                plain = False
+            if not isinstance(item, str) and not _is_plain(item, depth - 1):
+                plain = False
     else:
         for item in value:
             plain = _is_plain(item, depth - 1) and plain
