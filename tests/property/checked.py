@@ -67,11 +67,14 @@ class Checked(History):
     """Calls that were claimed, are neither pure nor idempotent, and that nobody said may run again."""
     ended: set[int] = field(default_factory=set)
     said: Said = field(default_factory=Said)
+    failed: bool = False
+    """A check has failed; those at the end would only hide it."""
 
     def fork_of(self, place: int) -> History:
         return History(self.key, self.states[place], now_ms=self.now_ms, drawn=self.drawn + 1_000 * len(self.states))
 
     def add(self, made: Encoded) -> Verdict:
+        self.failed = True
         before, dumped = self.state, dump_state(self.state)
         verdict = super().add(made)
         after, record = self.state, self.records[-1]
@@ -88,6 +91,7 @@ class Checked(History):
         assert dump_state(loaded) == dump_state(after), "the order of what is remembered is lost"
         self.transcript.apply(transcript_changes(before, after, record, verdict))
         self._check_transcript(record, verdict)
+        self.failed = False
         return verdict
 
     def _check_bookkeeping(self, before: ThreadState, after: ThreadState, record: Record, verdict: Verdict) -> None:

@@ -78,8 +78,9 @@ class Machine(RuleBasedStateMachine):
                 self.log.append(*move)
 
     def teardown(self) -> None:
-        self.log.check_in_other_ways()
-        self.log.bring_to_rest()
+        if not self.log.failed:
+            self.log.check_in_other_ways()
+            self.log.bring_to_rest()
 
 
 class Races(Machine):
