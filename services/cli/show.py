@@ -117,10 +117,10 @@ class Conversation:
         if text == self._heard.pop(str(data["call"]), "").strip():
             return written
         lines = text.splitlines()
-        for shown in lines[:RESULT_LINES_MAX]:
+        for shown in lines[: self._result_lines_max]:
             written += self._own_line(DIM, f"  {shown[:LINE_CHARACTERS_MAX]}")
-        if len(lines) > RESULT_LINES_MAX:
-            written += self._own_line(DIM, f"  … {len(lines) - RESULT_LINES_MAX} lines more")
+        if len(lines) > self._result_lines_max:
+            written += self._own_line(DIM, f"  … {len(lines) - self._result_lines_max} lines more")
         return written
 
     def _turn_ended(self, data: JsonObject) -> str:

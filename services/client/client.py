@@ -170,8 +170,21 @@ class ThreadlogClient:
         path = f"/v1/threads/{quote(thread, safe='')}/turns/{turn}/cancel"
         return await self.command(path, body, idempotency_key, wait_applied=wait_applied)
 
+    async def configure(
+        self, thread: str, config: JsonObject, *, idempotency_key: str | None = None, wait_applied: bool = False
+    ) -> Accepted:
+        """`config` is a merge patch (RFC 7396), in force from the next turn on."""
+        path = f"/v1/threads/{quote(thread, safe='')}"
+        return await self.command(path, {"config": config}, idempotency_key, wait_applied=wait_applied, method="PATCH")
+
     async def command(
-        self, path: str, body: JsonObject, idempotency_key: str | None = None, *, wait_applied: bool = False
+        self,
+        path: str,
+        body: JsonObject,
+        idempotency_key: str | None = None,
+        *,
+        wait_applied: bool = False,
+        method: str = "POST",
     ) -> Accepted:
         """Any other command of the API. Raises RefusedError, UnreachableError."""
         key = idempotency_key or (draw_id() if self._keyed else None)
@@ -179,7 +192,7 @@ class ThreadlogClient:
         if key is not None:
             headers.append((b"idempotency-key", key.encode()))
         url = f"{self._base}{path}?wait=applied" if wait_applied else self._base + path
-        answer = await self._ask("POST", url, headers, orjson.dumps(body), is_repeatable=key is not None)
+        answer = await self._ask(method, url, headers, orjson.dumps(body), is_repeatable=key is not None)
         return Accepted(str(answer.get("thread", "")), answer)
 
     # Reads

@@ -17,6 +17,7 @@ from schemas.events import (
     TurnEnded,
 )
 from schemas.thread import Effect
+from services.cli.demo.findings import Finding
 from services.cli.demo.repository import UnittestRun
 
 SECONDS_MAX: Final = 120.0
@@ -71,13 +72,6 @@ class Evidence:
         return [
             each.record.data for each in self.log if each.effect == "applied" and isinstance(each.record.data, kind)
         ]
-
-
-class Finding(NamedTuple):
-    claim: str
-    found: str
-    holds: bool | None
-    """None: a real model did not bring it about, so it was not put to the test."""
 
 
 def findings(evidence: Evidence) -> list[Finding]:

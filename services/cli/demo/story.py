@@ -1,21 +1,17 @@
 """Who does what during the session: one client watches and shows it, a director kills services at set moments."""
 
 import asyncio
-import sys
-from collections.abc import Callable
 from contextlib import aclosing
 from typing import Final, NamedTuple
 
 from services.cli.demo.evidence import Evidence, Kill, Seen
-from services.cli.show import Conversation
+from services.cli.demo.stage import Screen
 from services.cli.supervisor import Supervisor
 from services.client.client import ThreadlogClient
 from services.client.sse import Fact, Live
 
 AWAY_SECONDS: Final = 1.0
 WORDS_BEFORE_KILL: Final = 5
-
-Tell = Callable[[str], None]
 
 
 class Moments(NamedTuple):
@@ -29,14 +25,11 @@ class Moments(NamedTuple):
 class Watcher:
     """Shows the session. Once in its midst, it drops its connection, and comes back with nothing but its cursor."""
 
-    def __init__(
-        self, client: ThreadlogClient, shown: Conversation, evidence: Evidence, moments: Moments, tell: Tell
-    ) -> None:
+    def __init__(self, client: ThreadlogClient, screen: Screen, evidence: Evidence, moments: Moments) -> None:
         self._client = client
-        self._shown = shown
+        self._screen = screen
         self._evidence = evidence
         self._moments = moments
-        self._tell = tell
         self._cursor = 0
         self._has_ended = False
 
@@ -45,9 +38,9 @@ class Watcher:
         await self._watch(thread, may_leave=True)
         if self._has_ended:
             return
-        self._tell(f"the watching client drops its connection after seq {self._cursor}")
+        self._screen.tell(f"the watching client drops its connection after seq {self._cursor}")
         await asyncio.sleep(AWAY_SECONDS)
-        self._tell(f"the client is back, and asks for what came after seq {self._cursor}")
+        self._screen.tell(f"the client is back, and asks for what came after seq {self._cursor}")
         await self._watch(thread, may_leave=False)
 
     async def _watch(self, thread: str, *, may_leave: bool) -> None:
@@ -55,9 +48,9 @@ class Watcher:
         async with aclosing(self._client.follow(thread, self._cursor, until_turn_end=True)) as events:
             async for event in events:
                 if isinstance(event, Live):
-                    write(self._shown.live(event))
+                    self._screen.write(self._screen.session.live(event))
                     continue
-                write(self._shown.fact(event))
+                self._screen.write(self._screen.session.fact(event))
                 self._cursor = event.seq
                 self._evidence.seen.append(Seen(event.seq, str(event.body["id"]), event.effect))
                 self._has_ended = event.applied and event.kind == "turn.ended"
@@ -74,13 +67,13 @@ class Director:
     """Follows the session on a connection of its own, and kills by what it sees."""
 
     def __init__(
-        self, client: ThreadlogClient, supervisor: Supervisor, evidence: Evidence, moments: Moments, tell: Tell
+        self, client: ThreadlogClient, supervisor: Supervisor, screen: Screen, evidence: Evidence, moments: Moments
     ) -> None:
         self._client = client
         self._supervisor = supervisor
         self._evidence = evidence
         self._moments = moments
-        self._tell = tell
+        self._screen = screen
         self._words = 0
         """Pieces of text of the step in which the runtime is to die."""
 
@@ -93,7 +86,9 @@ class Director:
                     step = int(str(event.data["step"]))
                     process = self._supervisor.kill(service)
                     self._evidence.kills.append(Kill(service, step))
-                    self._tell(f"kill -9 {process}: the {service} is gone, while the model answers in step {step}")
+                    self._screen.tell(
+                        f"kill -9 {process}: the {service} is gone, while the model answers in step {step}"
+                    )
                     returns.create_task(self._wait_back(service))
 
     def _victim(self, event: Fact | Live) -> str | None:
@@ -117,12 +112,7 @@ class Director:
         killed_at = loop.time()
         await self._supervisor.wait_ready(service)
         process = self._supervisor.pid(service)
-        self._tell(f"the {service} is back after {loop.time() - killed_at:.1f} s, as process {process}")
-
-
-def write(text: str) -> None:
-    sys.stdout.write(text)
-    sys.stdout.flush()
+        self._screen.tell(f"the {service} is back after {loop.time() - killed_at:.1f} s, as process {process}")
 
 
 def _step(event: Fact | Live) -> int:

@@ -1,0 +1,53 @@
+"""`make demo`, as a newcomer runs it: it says what it saw, exits 0, and is gone without a trace."""
+
+import asyncio
+import contextlib
+import os
+import sys
+import uuid
+from pathlib import Path
+
+import psutil
+import pytest
+
+SECONDS_MAX = 180
+MARK = "DEMO_TEST_MARK"
+CHECKS = 8
+
+
+@pytest.mark.timeout(SECONDS_MAX + 60)
+async def test_the_demo_holds_and_leaves_nothing(tmp_path: Path) -> None:
+    mark = uuid.uuid4().hex
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "services.cli.demo",
+        env={**os.environ, MARK: mark, "TMPDIR": str(temporary)},
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    try:
+        output, _ = await asyncio.wait_for(process.communicate(), SECONDS_MAX)
+    except BaseException:
+        process.terminate()
+        await process.wait()
+        raise
+    said = output.decode()
+    assert process.returncode == 0, said
+    assert said.count("\n✓ ") == CHECKS, said
+    assert said.count("kill -9") == 2
+    assert list(temporary.iterdir()) == []
+    assert processes_with(mark, str(temporary)) == []
+
+
+def processes_with(mark: str, folder: str) -> list[str]:
+    """What still runs of it: by the environment that it inherited, or by the folder that its command line names."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            command = " ".join(process.cmdline())
+            if process.environ().get(MARK) == mark or folder in command:
+                found.append(command)
+    return found
