@@ -246,7 +246,8 @@ class Chaos:
     async def _moves(self) -> None:
         while True:
             await asyncio.sleep(self._rng.uniform(0, 2 * self.plan.moves_every))
-            await self._rng.choice([self._crash, self._crash, self._stop, self._join, self._database, self._broker])()
+            moves = [self._crash, self._crash, self._stop, self._join, self._join, self._database, self._broker]
+            await self._rng.choice(moves)()
 
     async def _crash(self) -> None:
         process = self._choose()
@@ -266,9 +267,19 @@ class Chaos:
         self._restart_later(process)
 
     async def _join(self) -> None:
+        """Under a name that sorts first or last, so that partitions move; it may stay only for a while."""
         kind = self._rng.choice(["runtime", "executor"])
+        name = f"{self._rng.choice('ax')}-{kind}-{len(self.world.processes)}"
         if len([each for each in self.world.processes if each.is_alive]) < 6:
-            self._start_later(kind, f"{kind}-{len(self.world.processes)}", 0)
+            self._start_later(kind, name, 0)
+            if self._rng.random() < 0.7:
+                self.world.background(self._leave(name, self._rng.uniform(0.5, 4)))
+
+    async def _leave(self, name: str, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+        for process in [each for each in self.world.processes if each.is_alive and each.name == name]:
+            self._crashed.add(process.owner)
+            await process.stop()
 
     async def _database(self) -> None:
         store = self.world.store
