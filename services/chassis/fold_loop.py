@@ -151,8 +151,10 @@ class FoldLoop(Generic[Work]):
     async def assigned(self, partitions: frozenset[TopicPartition]) -> Mapping[TopicPartition, int]:
         ends = await self._log.end_offsets(partitions)
         begins = await self._log.begin_offsets(partitions)
-        starts = await asyncio.gather(*[self._start(tp, begins[tp], ends[tp]) for tp in sorted(partitions)])
-        return dict(starts)
+        starts = dict(await asyncio.gather(*[self._start(tp, begins[tp], ends[tp]) for tp in sorted(partitions)]))
+        for tp in sorted(starts):
+            self._make_ready_at(self.partitions[tp.partition], starts[tp])
+        return starts
 
     async def _start(self, tp: TopicPartition, begin: int, end: int) -> tuple[TopicPartition, int]:
         next_offset, states = await self._load_active(tp)
@@ -243,13 +245,16 @@ class FoldLoop(Generic[Work]):
         return True
 
     def _mark_ready(self, reader: Reader) -> None:
+        """The reader's position counts too: offsets have gaps."""
         for partition in self.partitions.values():
-            if partition.ready:
-                continue
-            tp = TopicPartition(self._topic, partition.number)
-            if partition.next_offset >= partition.catch_up_to or reader.position(tp) >= partition.catch_up_to:
-                partition.ready = True
-                self._follower.on_ready(partition)
+            if not partition.ready:
+                position = reader.position(TopicPartition(self._topic, partition.number))
+                self._make_ready_at(partition, max(partition.next_offset, position))
+
+    def _make_ready_at(self, partition: Partition[Work], position: int) -> None:
+        if position >= partition.catch_up_to:
+            partition.ready = True
+            self._follower.on_ready(partition)
 
     def _apply_pauses(self, reader: Reader) -> None:
         for partition in self.partitions.values():
