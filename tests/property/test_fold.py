@@ -14,13 +14,14 @@ from schemas.events import EffectClass
 from tests.property.checked import Checked
 from tests.support import actors
 from tests.support.actors import Moves
-from tests.support.histories import USER, created
+from tests.support.histories import RUNTIME, USER, created
 
 STEPS = 40
 STALE_MAX = 8
 AHEAD_MAX = 4
 EFFECTS: st.SearchStrategy[EffectClass] = st.sampled_from(["unsafe", "idempotent", "pure", "reconcilable"])
 PICK = st.integers(0, 47)
+MIX = st.lists(st.booleans(), min_size=2, max_size=2 * AHEAD_MAX)
 
 
 class Machine(RuleBasedStateMachine):
@@ -68,6 +69,25 @@ class Machine(RuleBasedStateMachine):
                 ahead.append(*moves[pick % len(moves)])
         for made in ahead.encoded:
             self.log.add(made)
+
+    @rule(counts=st.tuples(st.integers(1, AHEAD_MAX), st.integers(1, AHEAD_MAX)), stale=st.integers(0, 2), mix=MIX)
+    def two_owners(self, counts: tuple[int, int], stale: int, mix: list[bool]) -> None:
+        """Both believe that they own the thread and decide ahead; B has read less. Their batches mix in the log."""
+        views = [len(self.log.states) - 1, max(0, len(self.log.states) - 1 - stale)]
+        batches = [self._ahead(view, owner, count) for view, owner, count in zip(views, "AB", counts, strict=True)]
+        for from_b in mix:
+            batch = batches[from_b] or batches[not from_b]
+            if batch:
+                self.log.add(batch.pop(0))
+
+    def _ahead(self, view: int, owner: str, count: int) -> list[Encoded]:
+        ahead = self.log.fork_of(view)
+        for _ in range(count):
+            move = actors.next_move(ahead.state, steps_with_calls=1, owner=owner)
+            if move is None or move.actor != RUNTIME:
+                break
+            ahead.append(*move)
+        return ahead.encoded
 
     @rule(count=st.integers(1, 6), effect=EFFECTS)
     def go_on(self, count: int, effect: EffectClass) -> None:

@@ -238,12 +238,17 @@ def executor(name: str) -> Moves:
     return moves
 
 
-def next_move(state: ThreadState, steps_with_calls: int = 0, effect: EffectClass = "unsafe") -> Move | None:
-    """What the well-behaved do next, with a model whose first answers of a turn have calls. None when the thread rests."""
+def next_move(
+    state: ThreadState, steps_with_calls: int = 0, effect: EffectClass = "unsafe", owner: str = "well"
+) -> Move | None:
+    """What the well-behaved do next, with a model whose first answers of a turn have calls. None when the thread rests.
+
+    Owners differ: in what their models answer, and in how many inputs they take.
+    """
     if state.status == "importing":
         return Move(ThreadImportEnded(source=state.import_source or "s"), IMPORTER)
     if state.turn is not None:
-        return _in_turn(state, steps_with_calls, effect)
+        return _in_turn(state, steps_with_calls, effect, owner)
     if state.status == "closing":
         return Move(ThreadClosed(), RUNTIME)
     if state.status != "active":
@@ -251,10 +256,10 @@ def next_move(state: ThreadState, steps_with_calls: int = 0, effect: EffectClass
     if state.compaction_requested:
         return Move(compacted(state), RUNTIME)
     free = [item.input for item in state.queue if not item.held]
-    return Move(turn_started(state, free[:1]), RUNTIME) if free else None
+    return Move(turn_started(state, free if owner == "B" else free[:1]), RUNTIME) if free else None
 
 
-def _in_turn(state: ThreadState, steps_with_calls: int, effect: EffectClass) -> Move:
+def _in_turn(state: ThreadState, steps_with_calls: int, effect: EffectClass, owner: str) -> Move:
     turn = state.turn
     assert turn is not None
     open_calls = unsettled_calls(state, turn.turn)
@@ -276,8 +281,8 @@ def _in_turn(state: ThreadState, steps_with_calls: int, effect: EffectClass) -> 
             case _:
                 return Move(resolved(call), USER)
     if turn.step is not None and turn.step.status == "open":
-        calls = [proposed(0), proposed(1)] if turn.steps < steps_with_calls else []
-        return Move(step_finished(state, "well", calls), RUNTIME)
+        calls = [proposed(0, "shell", {"command": owner}), proposed(1)] if turn.steps < steps_with_calls else []
+        return Move(step_finished(state, f"{owner} says", calls), RUNTIME)
     if turn.step is not None or turn.steps == 0 or any(call.turn == turn.turn for call in state.calls.values()):
-        return Move(step_started(state), RUNTIME)
+        return Move(step_started(state, owner=owner), RUNTIME)
     return Move(turn_ended(state), RUNTIME)
