@@ -11,7 +11,7 @@ such, and never claimed, denied or run a second time. It is forgotten only once 
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import pydantic
@@ -234,7 +234,8 @@ class Executor:
     def _deny_forgotten_claim(self, partition: Partition, held: Held, call: Call) -> None:
         """A claim of this very process that it does not know: nothing has run under it."""
         log.warning("claim_denied", thread=str(held.key), call=call.call, attempt=call.attempt)
-        run = Run(self._attempt(held, call), call.tool)
+        attempt = self._attempt(held, call)
+        run = Run(replace(attempt, claim=call.claim or attempt.claim), call.tool)
         self._remember(held, run)
         self._finish(partition, held, run, ToolEnd("not_started", None))
 
