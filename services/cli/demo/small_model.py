@@ -31,7 +31,7 @@ MODEL: Final = "smollm2"
 CONTEXT_TOKENS: Final = 4_096
 READY_SECONDS: Final = 120.0
 LOOK_SECONDS: Final = 2.0
-SHOWN_CHARACTERS_MAX: Final = 160
+SHOWN_CHARACTERS_MAX: Final = 240
 TURN_SECONDS: Final = 180.0
 TOOL: Final = "read_file"
 SETTINGS: Final[JsonObject] = {"max_tokens": 80, "temperature": 0.0}
@@ -84,8 +84,7 @@ async def play(on: Stage, screen: Screen) -> list[Finding]:
             wait_applied=True,
         )
         told = await session.turn("Did that work? What was the error?")
-        items = await client.items(thread)
-    return [_streamed(spoken), _refused(called, items), _heard(called, told), _counted([spoken, called, told])]
+    return [_streamed(spoken), _refused(called), _heard(called, told), _counted([spoken, called, told])]
 
 
 @dataclass(slots=True)
@@ -131,18 +130,18 @@ def _streamed(turn: Turn) -> Finding:
     return Finding("the text streamed to the client", found, holds)
 
 
-def _refused(turn: Turn, items: JsonObject) -> Finding:
+def _refused(turn: Turn) -> Finding:
     """By its schema, before it ran, or by the tool."""
     claim = "wrong arguments came back as an error"
     calls = [call for data in turn.data_of("step.finished") for call in _objects(data, "calls")]
-    contents = [item["content"] for item in _objects(items, "items") if item.get("kind") == "tool_result"]
-    results = [content for content in contents if isinstance(content, dict)]
-    if len(calls) != 1 or len(results) != 1:
-        return Finding(claim, f"{len(calls)} calls, {len(results)} results", False)
+    refusals = [f"denied: {data['reason']}" for data in turn.data_of("tool_call.denied")]
+    ends = [f"{data['outcome']}: {_result_text(data['result'])}" for data in turn.data_of("tool_call.finished")]
+    errors = [error for error in [*refusals, *ends] if not error.startswith("succeeded")]
+    if len(calls) != 1 or len(errors) != 1:
+        return Finding(claim, f"{len(calls)} calls, {len(errors)} errors", False)
     arguments = calls[0].get("malformed") or json.dumps(calls[0]["args"], ensure_ascii=False)
-    outcome, text = str(results[0]["outcome"]), _result_text(results[0]["content"])
-    found = f"{outcome}: {shortened(text, SHOWN_CHARACTERS_MAX)} The call was {calls[0]['tool']} {arguments}"
-    return Finding(claim, found, outcome in {"denied", "failed"} and bool(text))
+    found = f"{calls[0]['tool']} {arguments} was {shortened(errors[0], SHOWN_CHARACTERS_MAX)}"
+    return Finding(claim, found, True)
 
 
 def _heard(called: Turn, told: Turn) -> Finding:
