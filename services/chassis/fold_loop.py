@@ -25,6 +25,7 @@ from schemas.state import NOTHING, ThreadState, is_active
 from schemas.thread import Verdict, fold
 from services.chassis.known_keys import KnownKeys
 from services.chassis.log import Incoming, Log, LogUnavailableError, Reader, TopicPartition
+from services.chassis.pacing import Pace
 from services.chassis.scan import scan
 from services.chassis.states import KeyStore, PartitionStates, StateStore, StatesUnavailableError
 
@@ -127,10 +128,12 @@ class FoldLoop(Generic[Work]):
         topic: str,
         settings: FoldLoopSettings,
         keys: KeyStore | None = None,
+        pace: Pace | None = None,
     ) -> None:
         self._log = log_
         self._store = store
         self._keys = keys
+        self._pace = pace
         self._follower = follower
         self._topic = topic
         self._settings = settings
@@ -212,6 +215,8 @@ class FoldLoop(Generic[Work]):
             self._apply_pauses(reader)
             if batches:
                 reader.commit_soon({tp: records[-1].offset + 1 for tp, records in batches})
+                if self._pace is not None:
+                    await self._pace.pause_after(sum([len(records) for _, records in batches]))
 
     def _feed(self, partition: Partition[Work], records: Sequence[Incoming]) -> None:
         touched: dict[ThreadKey, Held[Work]] = {}

@@ -17,6 +17,7 @@ from schemas.topics import THREAD_EVENTS
 from services.chassis.clock import Clock, SystemClock
 from services.chassis.lifecycle import Lifecycle, run_service
 from services.chassis.log import Log
+from services.chassis.pacing import Pace
 from services.chassis.postgres_states import PostgresStates
 from services.chassis.service import surroundings
 from services.chassis.sql_files import SqlFiles
@@ -91,7 +92,8 @@ def wire(
     sql = SqlFiles(Path(__file__).with_name("sql"))
     database = Database(pool, settings.ingest_query_timeout_seconds)
     views = CommandViews(database, sql, settings.ingest_position_poll_ms / 1000)
-    watches = Watches(log, PostgresStates(pool), PostgresHistory(pool), LiveLimits.of(settings))
+    pace = Pace(settings.kafka_busy_records_per_second, settings.kafka_busy_pause_ms / 1000)
+    watches = Watches(log, PostgresStates(pool), PostgresHistory(pool), LiveLimits.of(settings), pace=pace)
     known = KnownThreads(
         log=log,
         rows=views,

@@ -26,6 +26,7 @@ from schemas.state import NOTHING, ThreadState
 from schemas.thread import Verdict
 from schemas.topics import THREAD_EVENTS, THREAD_PROGRESS
 from services.chassis.log import Incoming, Log, LogError, Reader, TopicPartition
+from services.chassis.pacing import Pace
 from services.chassis.states import StateStore, StatesUnavailableError
 from services.ingest.bounded import Bounded
 from services.ingest.frames import FoldedRecord, Frame, fact_frame, progress_frame
@@ -138,10 +139,12 @@ class Watches:
         history: History,
         limits: LiveLimits | None = None,
         counts: LiveCounts | None = None,
+        pace: Pace | None = None,
     ) -> None:
         self.limits = limits or LiveLimits()
         self.counts = counts or LiveCounts()
         self.history = history
+        self._pace = pace
         self._log = log_
         self._states = states
         self._loop = asyncio.get_running_loop()
@@ -181,6 +184,8 @@ class Watches:
                 continue
             if polled:
                 self._take(polled)
+                if self._pace is not None:
+                    await self._pace.pause_after(sum([len(records) for _, records in polled]))
                 await asyncio.sleep(0)  # who waits for these records runs now, even if the next ones are here already
 
     def stop(self) -> None:

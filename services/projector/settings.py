@@ -11,7 +11,7 @@ class ProjectorSettings(Settings):
     """From one commit to the next under load. A record that comes after a quiet time is committed at once."""
     projector_batch_interval_idle_ms: int = Field(default=30, ge=0)
     """The same while few records come."""
-    projector_busy_records_per_second: int = Field(default=2_000, ge=1)
+    projector_busy_records_per_second: int = Field(default=1_500, ge=1)
     """From this rate on it is load."""
     projector_batch_records_max: int = Field(default=5_000, ge=1)
     projector_batch_bytes_max: int = Field(default=16 * MIB, ge=MIB)

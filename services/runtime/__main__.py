@@ -9,6 +9,7 @@ from services.chassis.catalog_reader import CatalogReader
 from services.chassis.clock import SystemClock, draw_id
 from services.chassis.fold_loop import FoldLoop, FoldLoopSettings
 from services.chassis.lifecycle import Lifecycle, run_service
+from services.chassis.pacing import Pace
 from services.chassis.postgres_states import PostgresStates
 from services.chassis.service import surroundings
 from services.chassis.sql_files import SqlFiles
@@ -56,7 +57,10 @@ async def serve(settings: RuntimeSettings, lifecycle: Lifecycle) -> None:
             metrics=RuntimeMetrics.register(registry),
         )
         states = PostgresStates(around.pool)
-        loop: FoldLoop[Work] = FoldLoop(around.log, states, runtime, THREAD_EVENTS.name, FoldLoopSettings(), states)
+        pace = Pace(settings.kafka_busy_records_per_second, settings.kafka_busy_pause_ms / 1000)
+        loop: FoldLoop[Work] = FoldLoop(
+            around.log, states, runtime, THREAD_EVENTS.name, FoldLoopSettings(), states, pace
+        )
         lifecycle.spawn(timers.run(), "timers")
         lifecycle.spawn(catalog.run(), "catalog")
         await catalog.ready.wait()
