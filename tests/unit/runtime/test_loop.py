@@ -1,22 +1,17 @@
-"""The runtime's loop on a simulated log: deciding ahead, foreign records, failures, takeovers, handovers."""
+"""The runtime's loop on a simulated log: deciding ahead, foreign records, models, failures, memory."""
 
 import asyncio
-import gc
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import replace
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
-from schemas.codec import decode
 from schemas.config import Config
 from schemas.events import (
     StepFailed,
     StepFinished,
     StepStarted,
     ThreadConfigured,
-    ToolCallDispatched,
     TurnCancelRequested,
     TurnEnded,
     TurnRecovered,
@@ -24,119 +19,30 @@ from schemas.events import (
 )
 from schemas.ids import ThreadKey
 from schemas.progress import Delta as DeltaProgress
-from schemas.progress import Quarantine, decode_progress
-from schemas.topics import THREAD_PROGRESS
-from services.chassis.fold_loop import Held
+from schemas.progress import Quarantine
 from services.chassis.log import LogError, Outgoing, TopicPartition
 from services.runtime import loop as runtime_loop
 from services.runtime.model import (
     AnswerItem,
-    Delta,
-    EmitDelta,
     ModelAnswer,
     ModelCall,
     ModelFailure,
-    ModelRequest,
     TokenUsage,
 )
-from tests.support.service_world import LIMITS, TOPIC, ExecutorProcess, RuntimeProcess, World, WorldOptions
-from tests.support.simulated_log import Fate, Faults
+from tests.support.chosen_faults import ChosenFaults
+from tests.support.runtime_world import (
+    DONE,
+    Answer,
+    PlayedModel,
+    asked,
+    batches_of,
+    held_threads,
+    progress_of,
+    runtime,
+    world_of,
+)
+from tests.support.service_world import LIMITS, TOPIC, ExecutorProcess
 from tests.support.virtual_tests import in_virtual_time
-
-DONE = ModelAnswer([AnswerItem("text", "done")])
-Answer = ModelAnswer | ModelFailure | Exception
-ONE = WorldOptions(limits=replace(LIMITS, model_tries=3))
-
-
-class PlayedModel:
-    """Gives its answers in order, each after `seconds`; the last one again and again."""
-
-    def __init__(self, *answers: Answer, seconds: float = 0.1) -> None:
-        self._answers = list(answers) or [DONE]
-        self.seconds = seconds
-        self.requests: list[ModelRequest] = []
-        self.cancelled = 0
-
-    async def answer(self, request: ModelRequest, emit: EmitDelta, /) -> ModelAnswer | ModelFailure:
-        self.requests.append(request)
-        try:
-            await asyncio.sleep(self.seconds)
-        except asyncio.CancelledError:
-            self.cancelled += 1
-            raise
-        emit(Delta("reasoning", "hm"))
-        emit(Delta("text", "do"))
-        emit(Delta("text", "ne"))
-        answer = self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-
-class ChosenFaults(Faults):
-    """Loses the requests of records of these kinds, each kind so often."""
-
-    def __init__(self, **lost: int) -> None:
-        super().__init__(retry_seconds=1.0)
-        self.lost = {name.replace("_", ".", 1): count for name, count in lost.items()}
-        self.fate_of_lost: Fate = "request_lost"
-
-    def fate(self, tp: TopicPartition, records: Sequence[Outgoing]) -> Fate:
-        for record in records:
-            kind = dict(record.headers).get("ce_type", b"").decode().removeprefix("dev.threadlog.").removesuffix(".v1")
-            if self.lost.get(kind, 0) > 0:
-                self.lost[kind] -= 1
-                return self.fate_of_lost
-        return "stored"
-
-
-def world_of(model: PlayedModel, **fields: Any) -> AbstractAsyncContextManager[World]:
-    @asynccontextmanager
-    async def opened() -> Any:
-        world = World(model, **{"options": ONE, **fields})
-        await world.open()
-        try:
-            yield world
-            world.check()
-        finally:
-            await world.close()
-
-    return opened()
-
-
-async def runtime(world: World, name: str = "r1", **fields: Any) -> RuntimeProcess:
-    return await RuntimeProcess(world, name).start(**fields)
-
-
-def batches_of(process: RuntimeProcess) -> list[list[str]]:
-    """Kinds of the events of each append, from now on."""
-    batches: list[list[str]] = []
-    append = process.log.appender.append
-
-    def noted(topic: str, partition: int, records: Sequence[Outgoing]) -> Any:
-        if topic == TOPIC:
-            kinds = [decode(r.key, r.headers, r.value, 0).kind for r in records]  # type: ignore[union-attr]  # ours
-            batches.append(kinds)
-        return append(topic, partition, records)
-
-    process.log.appender.append = noted  # type: ignore[method-assign]  # noted, and passed on
-    return batches
-
-
-def progress_of(world: World, kind: type) -> list[Any]:
-    records = world.broker.records(THREAD_PROGRESS.name, 0)
-    return [each for each in [decode_progress(record.value) for record in records] if isinstance(each, kind)]
-
-
-async def asked(world: World, count: int = 1) -> None:
-    """Until the model has been."""
-    await world.until(lambda: len(world.model.requests) >= count, 120, every=0.01)  # type: ignore[attr-defined]  # played
-
-
-def held_threads() -> int:
-    gc.collect()
-    return sum(isinstance(each, Held) for each in gc.get_objects())
-
 
 # Deciding ahead
 
@@ -213,13 +119,13 @@ async def test_a_failed_append_is_decided_again() -> None:
 @in_virtual_time
 async def test_a_failed_append_that_was_stored_all_the_same_counts_once() -> None:
     faults = ChosenFaults(turn_started=1_000, step_started=1_000)
-    faults.fate_of_lost = "ack_lost"
+    faults.chosen = "ack_lost"
     async with world_of(PlayedModel(), faults=faults, idempotent=False) as world:
         process = await runtime(world)
         key = await world.create("t")
         await world.submit(key, "i1")
         await asyncio.sleep(40)
-        faults.lost = {}
+        faults.kinds = {}
         judged = await world.until_rest(key)
         assert len(judged.applied(TurnStarted)) == len(judged.applied(TurnEnded)) == 1
         assert len([1 for record, _, _ in judged.records if record.kind == "turn.started"]) > 1
@@ -369,318 +275,6 @@ async def test_a_turn_whose_time_is_over_is_cancelled_by_the_clock_alone() -> No
         judged = await world.until_rest(key, seconds=LIMITS.turn_seconds + 5)
         assert judged.state.last_outcome == "failed"
         assert model.cancelled == 1
-
-
-# Taking over and handing over
-
-
-@in_virtual_time
-async def test_a_dead_owners_step_is_recovered_and_asked_again() -> None:
-    model = PlayedModel(seconds=20)
-    async with world_of(model) as world:
-        first = await runtime(world)
-        key = await world.create("t")
-        await world.submit(key, "i1")
-        await asked(world)
-        first.crash()
-        second = await runtime(world, "r2")
-        judged = await world.until_rest(key)
-        (recovered,) = judged.applied(TurnRecovered)
-        assert recovered.owner == second.owner and first.owner in recovered.found
-        assert [event.attempt for event in judged.applied(StepStarted)] == [1, 2]
-        assert judged.state.last_outcome == "completed"
-
-
-@in_virtual_time
-async def test_or_its_turn_is_interrupted_and_the_queue_held() -> None:
-    model = PlayedModel(seconds=20)
-    async with world_of(model) as world:
-        first = await runtime(world)
-        key = await world.create("t", Config(model="m", on_recovery="interrupt"))
-        await world.submit(key, "i1")
-        await world.submit(key, "i2")
-        await asked(world)
-        first.crash()
-        await runtime(world, "r2")
-        await world.until(lambda: world.of(key).state.last_outcome is not None)
-        await asyncio.sleep(5)
-        state = world.of(key).state
-        assert (state.last_outcome, [item.held for item in state.queue]) == ("interrupted", [True])
-        await world.submit(key, "i3")
-        judged = await world.until_rest(key, turns=3)
-        assert [event.outcome for event in judged.applied(TurnEnded)] == ["interrupted", "completed", "completed"]
-        assert len(judged.applied(TurnRecovered)) == 1
-
-
-@in_virtual_time
-async def test_a_takeover_is_also_seen_on_a_thread_whose_row_was_idle() -> None:
-    """It comes into memory after its partition is ready, because its row is loaded late."""
-    model = PlayedModel(seconds=20)
-    async with world_of(model) as world:
-        first = await runtime(world)
-        key = await world.create("t")
-        await asyncio.sleep(2)
-        position = world.store.next_offset(0)
-        world.store.advance = lambda *_: None  # type: ignore[method-assign]  # the projector stands still
-        await world.submit(key, "i1")
-        await asked(world)
-        first.crash()
-        assert world.store.next_offset(0) == position == 1
-
-        async def slow() -> None:
-            await asyncio.sleep(3)
-
-        world.store._pause = slow
-        await runtime(world, "r2")
-        judged = await world.until_rest(key)
-        assert len(judged.applied(TurnRecovered)) == 1
-
-
-@in_virtual_time
-async def test_a_recovery_whose_append_failed_is_said_again() -> None:
-    model = PlayedModel(seconds=20)
-    faults = ChosenFaults()
-    async with world_of(model, faults=faults) as world:
-        first = await runtime(world)
-        key = await world.create("t", Config(model="m", on_recovery="interrupt"))
-        await world.submit(key, "i1")
-        await asked(world)
-        first.crash()
-        faults.lost = {"turn.recovered": 40}
-        await runtime(world, "r2")
-        await asyncio.sleep(35)
-        faults.lost = {}
-        await world.until(lambda: world.of(key).state.turn is None)
-        judged = world.of(key)
-        assert judged.state.last_outcome == "interrupted"
-        assert len(judged.applied(TurnRecovered)) == 1
-
-
-@in_virtual_time
-async def test_a_takeover_of_a_cancelled_turn_leaves_the_next_one_alone() -> None:
-    """What was found open is gone with its turn: the next turn's step was never found."""
-    model = PlayedModel(seconds=20)
-    async with world_of(model) as world:
-        first = await runtime(world)
-        key = await world.create("t", Config(model="m", on_recovery="interrupt"))
-        await world.submit(key, "i1")
-        await world.submit(key, "i2")
-        await asked(world)
-        first.crash()
-        await world.command(key, TurnCancelRequested(turn=1, reason="user"), "cancel")
-        await runtime(world, "r2")
-        judged = await world.until_rest(key, turns=2)
-        assert [event.outcome for event in judged.applied(TurnEnded)] == ["aborted", "completed"]
-        assert judged.applied(TurnRecovered) == []
-
-
-async def stops(process: RuntimeProcess) -> None:
-    await process.stop()
-
-
-async def loses_its_partition(process: RuntimeProcess) -> None:
-    await process.loop.revoked(frozenset({TopicPartition(TOPIC, 0)}))
-    await process.log.appender.flush()
-    process.crash()
-
-
-@pytest.mark.parametrize("leave", [stops, loses_its_partition])
-@in_virtual_time
-async def test_who_leaves_gracefully_hands_over(leave: Callable[[RuntimeProcess], Awaitable[None]]) -> None:
-    """The next owner asks the model at once, the try does not count, and it is no recovery."""
-    model = PlayedModel(seconds=20)
-    async with world_of(model) as world:
-        first = await runtime(world)
-        key = await world.create("t", Config(model="m", on_recovery="interrupt"))
-        await world.submit(key, "i1")
-        await asked(world)
-        await leave(first)
-        assert model.cancelled == 1
-        await runtime(world, "r2")
-        judged = await world.until_rest(key)
-        (failed,) = judged.applied(StepFailed)
-        assert failed.handed_over
-        assert judged.applied(TurnRecovered) == []
-        assert (judged.state.last_outcome, len(model.requests)) == ("completed", 2)
-
-
-@in_virtual_time
-async def test_a_partition_that_is_kept_in_a_rebalance_keeps_its_work() -> None:
-    model = PlayedModel(seconds=20)
-    options = replace(ONE, partitions=2)
-    async with world_of(model, options=options) as world:
-        first = await runtime(world, "a")
-        keys = await threads_in_each(world)
-        for key in keys:
-            await world.submit(key, "i1")
-        await asked(world, 2)
-        await runtime(world, "b")
-        await asyncio.sleep(1)
-        assert len(first.loop.partitions) == 1
-        for key in keys:
-            await world.until_rest(key)
-        attempts = [[event.attempt for event in world.of(key).applied(StepStarted)] for key in keys]
-        assert sorted(attempts) == [[1], [1, 2]]
-
-
-async def threads_in_each(world: World) -> list[ThreadKey]:
-    """A thread in each of two partitions."""
-    found: dict[int, ThreadKey] = {}
-    for number in range(20):
-        key = await world.create(f"t{number}")
-        found.setdefault(world.partition_of(key), key)
-    return [found[0], found[1]]
-
-
-@in_virtual_time
-async def test_two_owners_end_every_turn_once() -> None:
-    model = PlayedModel(ModelAnswer([], [ModelCall("unsafe", {})]), DONE, seconds=0.3)
-    async with world_of(model) as world:
-        await runtime(world, "a")
-        await runtime(world, "zombie", group="zombies")
-        await ExecutorProcess(world, "e1").start()
-        key = await world.create("t")
-        for number in range(3):
-            await world.submit(key, f"i{number}")
-        judged = await world.until_rest(key, turns=3)
-        assert [event.turn for event in judged.applied(TurnEnded)] == [1, 2, 3]
-        assert {event.attempt for event in judged.applied(ToolCallDispatched)} == {1}
-
-
-# Transcripts
-
-
-async def with_cold_transcript(world: World, model: PlayedModel) -> tuple[ThreadKey, RuntimeProcess]:
-    """One turn has been; another runtime has the thread now, whose transcript it does not know."""
-    first = await runtime(world)
-    key = await world.create("t")
-    await world.submit(key, "i1", text="first")
-    await world.until_rest(key)
-    await asyncio.sleep(2)
-    first.crash()
-    return key, await runtime(world, "r2")
-
-
-def said(request: ModelRequest) -> list[str]:
-    return [str(item["content"][0]["text"]) for item in request.items if item["kind"] == "message"]  # type: ignore[index,call-overload]
-
-
-@in_virtual_time
-async def test_a_cold_transcript_comes_from_its_rows() -> None:
-    model = PlayedModel()
-    async with world_of(model) as world:
-        key, _ = await with_cold_transcript(world, model)
-        await world.submit(key, "i2", text="second")
-        await world.until_rest(key, turns=2)
-        assert said(model.requests[-1]) == ["first", "done", "second"]
-        assert world.store.transcripts_loaded == 1
-
-
-@in_virtual_time
-async def test_without_rows_it_is_scanned() -> None:
-    model = PlayedModel()
-    async with world_of(model) as world:
-        key, process = await with_cold_transcript(world, model)
-
-        async def none(_: ThreadKey) -> None:
-            return None
-
-        process.runtime._transcripts = type("Away", (), {"load": staticmethod(none)})()  # type: ignore[assignment]
-        await world.submit(key, "i2", text="second")
-        await world.until_rest(key, turns=2)
-        assert said(model.requests[-1]) == ["first", "done", "second"]
-
-
-@in_virtual_time
-async def test_rows_that_are_behind_the_state_are_not_used() -> None:
-    model = PlayedModel()
-    async with world_of(model) as world:
-        key, process = await with_cold_transcript(world, model)
-        load = world.store.load
-
-        async def old(wanted: ThreadKey) -> Any:
-            cold = await load(wanted)
-            return None if cold is None else cold._replace(seq=1)
-
-        process.runtime._transcripts = type("Behind", (), {"load": staticmethod(old)})()  # type: ignore[assignment]
-        await world.submit(key, "i2", text="second")
-        await world.until_rest(key, turns=2)
-        assert said(model.requests[-1]) == ["first", "done", "second"]
-
-
-@in_virtual_time
-async def test_rows_that_are_ahead_of_the_reader_show_nothing_twice() -> None:
-    """The projector has read records that are still on their way to this runtime."""
-    model = PlayedModel()
-    async with world_of(model) as world:
-        key, process = await with_cold_transcript(world, model)
-        load, is_stale = world.store.load, asyncio.Event()
-
-        async def ahead(wanted: ThreadKey) -> Any:
-            for number in range(3):
-                await world.submit(key, f"s{number}", mode="steer", text=f"steer {number}")
-            world.store.advance()
-            is_stale.set()
-            return await load(wanted)
-
-        process.runtime._transcripts = type("Ahead", (), {"load": staticmethod(ahead)})()  # type: ignore[assignment]
-        fetch = process.reader.poll
-
-        async def slow(timeout_ms: int) -> Any:
-            polled = await fetch(timeout_ms)
-            if is_stale.is_set():
-                await asyncio.sleep(1)
-            return polled
-
-        process.reader.poll = slow  # type: ignore[method-assign]  # this reader lags behind
-        await world.submit(key, "i2", text="second")
-        await world.until_rest(key, turns=2)
-        assert said(model.requests[1])[:3] == ["first", "done", "second"]
-        everything = said(model.requests[-1])
-        assert len(everything) == len(set(everything) | {"done"}) + everything.count("done") - 1
-        held = process.held(key)
-        items = [(item.seq, item.part) for item in held.work.transcript.items]
-        assert len(items) == len(set(items))
-
-
-@in_virtual_time
-async def test_a_transcript_that_cannot_be_read_sets_its_thread_aside() -> None:
-    model = PlayedModel()
-    async with world_of(model) as world:
-        key, process = await with_cold_transcript(world, model)
-
-        async def broken(_: ThreadKey) -> None:
-            raise ValueError("no JSON")
-
-        process.runtime._transcripts = type("Broken", (), {"load": staticmethod(broken)})()  # type: ignore[assignment]
-        await world.submit(key, "i2")
-        await asyncio.sleep(12)
-        assert process.held(key).quarantined == "ValueError: no JSON"
-        good = await world.create("good")
-        await world.submit(good, "i1")
-        await world.until_rest(good)
-
-
-@in_virtual_time
-async def test_a_log_that_is_away_while_a_transcript_is_scanned_is_asked_again() -> None:
-    model = PlayedModel()
-    async with world_of(model) as world:
-        key, process = await with_cold_transcript(world, model)
-
-        async def away(_: ThreadKey) -> None:
-            world.broker.is_away = True
-
-        process.runtime._transcripts = type("Away", (), {"load": staticmethod(away)})()  # type: ignore[assignment]
-        await world.submit(key, "i2", text="second")
-        await asyncio.sleep(3)
-
-        async def back(_: ThreadKey) -> None:
-            return None
-
-        process.runtime._transcripts = type("Back", (), {"load": staticmethod(back)})()  # type: ignore[assignment]
-        world.broker.come_back()
-        await world.until_rest(key, turns=2)
-        assert said(model.requests[-1]) == ["first", "done", "second"]
 
 
 # Failures, memory

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -27,8 +26,8 @@ from services.chassis.log import Outgoing, TopicPartition
 from services.runtime.model import AnswerItem, EmitDelta, ModelAnswer, ModelCall, ModelRequest
 from services.tool_executor import loop as executor_loop
 from services.tool_executor.tools import Emit, ToolEnd, ToolRequest
+from tests.support.chosen_faults import ChosenFaults
 from tests.support.service_world import TOPIC, ExecutorProcess, Judged, RuntimeProcess, World, WorldOptions
-from tests.support.simulated_log import Fate, Faults
 from tests.support.virtual_tests import in_virtual_time
 
 LEASE = 6
@@ -45,23 +44,6 @@ class Calls:
         if request.items[-1]["kind"] == "tool_result":
             return ModelAnswer([AnswerItem("text", "done")])
         return ModelAnswer([], [ModelCall(tool, args) for tool, args in self._calls])
-
-
-class LostAcknowledgements(Faults):
-    """Of records of these kinds; each kind so often, with this fate."""
-
-    def __init__(self) -> None:
-        super().__init__(retry_seconds=1.0)
-        self.kinds: dict[str, int] = {}
-        self.fate_of_kinds: Fate = "request_lost"
-
-    def fate(self, tp: TopicPartition, records: Sequence[Outgoing]) -> Fate:
-        for record in records:
-            kind = dict(record.headers).get("ce_type", b"").decode().removeprefix("dev.threadlog.").removesuffix(".v1")
-            if self.kinds.get(kind, 0) > 0:
-                self.kinds[kind] -= 1
-                return self.fate_of_kinds
-        return "stored"
 
 
 @asynccontextmanager
@@ -197,7 +179,7 @@ async def test_a_claim_that_is_read_back_too_late_is_given_back() -> None:
 
 @in_virtual_time
 async def test_a_claim_whose_append_failed_is_tried_again_with_the_lease_of_the_first() -> None:
-    faults = LostAcknowledgements()
+    faults = ChosenFaults()
     async with world_of(("unsafe", {}), faults=faults) as world:
         process = await executor(world)
         faults.kinds = {"tool_call.started": 31}
@@ -232,7 +214,7 @@ async def test_a_claim_that_this_process_does_not_know_is_denied() -> None:
 
 @in_virtual_time
 async def test_an_end_is_said_until_it_is_acknowledged() -> None:
-    faults = LostAcknowledgements()
+    faults = ChosenFaults()
     async with world_of(("unsafe", {}), faults=faults) as world:
         process = await executor(world)
         faults.kinds = {"tool_call.finished": 50}
@@ -467,7 +449,7 @@ async def test_a_partition_that_goes_and_comes_back_finds_its_calls_running(seco
 @in_virtual_time
 async def test_a_claim_under_way_while_its_partition_goes_is_read_back_and_run() -> None:
     """Else nobody would run it: its lease would pass, and it would be unknown without a crash."""
-    faults = LostAcknowledgements()
+    faults = ChosenFaults()
     async with world_of(("unsafe", {}), faults=faults) as world:
         process = await executor(world)
         faults.kinds = {"tool_call.started": 2}
@@ -483,7 +465,7 @@ async def test_a_claim_under_way_while_its_partition_goes_is_read_back_and_run()
 
 @in_virtual_time
 async def test_a_claim_that_fails_after_its_partition_went_takes_no_place() -> None:
-    faults = LostAcknowledgements()
+    faults = ChosenFaults()
     async with world_of(("unsafe", {}), faults=faults) as world:
         process = await executor(world)
         faults.kinds = {"tool_call.started": 100}
@@ -564,7 +546,7 @@ async def test_what_still_runs_after_the_drain_is_killed_and_lost(effect: Effect
 
 @in_virtual_time
 async def test_a_claim_read_back_after_the_drain_is_given_back() -> None:
-    faults = LostAcknowledgements()
+    faults = ChosenFaults()
     async with world_of(("unsafe", {}), faults=faults, options=WorldOptions(drain_seconds=1)) as world:
         process = await executor(world)
         faults.kinds = {"tool_call.started": 2}
@@ -615,4 +597,3 @@ async def test_a_thread_that_fails_is_set_aside_and_the_others_go_on(monkeypatch
         await world.until_rest(good)
         assert process.held(bad).quarantined == "RuntimeError: a bug in claim"
         assert [report.reason for report in progress_of(world, Quarantine)] == ["RuntimeError: a bug in claim"]
-        assert replace(WorldOptions(), lease_seconds=LEASE).lease_seconds == LEASE

@@ -1,0 +1,267 @@
+"""The frame of following services: states that went back, evictions, rebalances, failures."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+from services.chassis.fold_loop import FoldLoop
+from services.chassis.log import TopicPartition
+from tests.support.fold_world import EVICTING, SETTINGS, TOPIC, FoldWorld
+from tests.support.virtual_tests import in_virtual_time
+
+# Race: state goes back
+
+
+@asynccontextmanager
+async def gone_back() -> AsyncIterator[tuple[FoldWorld, FoldLoop[list[int]]]]:
+    """A thread left memory at the stored position; then the database came back at an older one."""
+    world = FoldWorld()
+    await world.idle("a")
+    await world.idle("active")
+    await world.activate("active")
+    for text in ("one", "two", "three"):
+        await world.say("a", text)
+    async with world.following(EVICTING) as loop:
+        world.store.advance()
+        await asyncio.sleep(2)
+        assert world.held(loop, "a") is None, "it was evicted"
+        world.store.go_back(0, 4)
+        assert world.store.state(world.history("a").key).title == "one"
+        await world.say("a", "four")
+        await asyncio.sleep(2)
+        assert world.held(loop, "a") is None, "never folded onto the older row"
+        yield world, loop
+
+
+@in_virtual_time
+async def test_state_goes_back() -> None:
+    """It waits for the projector."""
+    async with gone_back() as (world, loop):
+        world.store.advance(count=1)
+        await asyncio.sleep(2)
+        assert world.held(loop, "a") is None, "the stored position is still behind what was relied on"
+        world.store.advance(count=1)
+        await world.say("a", "five")
+        await asyncio.sleep(2)
+        assert world.agrees(loop, "a")
+        assert loop.partitions[0].distrusted_since is None
+
+
+@in_virtual_time
+async def test_state_goes_back_and_stays() -> None:
+    """With a limit: then the partition is scanned for the thread."""
+    async with gone_back() as (world, loop):
+        await asyncio.sleep(SETTINGS.stale_wait_seconds - 5)
+        assert world.held(loop, "a") is None
+        await world.say("a", "five")
+        await asyncio.sleep(6)
+        held = world.held(loop, "a")
+        assert held is not None and world.agrees(loop, "a")
+        assert held.from_start and held.work == [0, 3, 4, 5, 6, 7]
+        assert world.follower.batches[-1] == (0, ["a"])
+        await world.say("a", "six")
+        await asyncio.sleep(SETTINGS.stale_wait_seconds)
+        assert world.agrees(loop, "a"), "nor does it leave memory before the store has passed it"
+
+
+@in_virtual_time
+async def test_what_was_scanned_leaves_memory_when_the_store_has_caught_up() -> None:
+    async with gone_back() as (world, loop):
+        await asyncio.sleep(SETTINGS.stale_wait_seconds)
+        assert world.agrees(loop, "a")
+        world.store.advance()
+        await asyncio.sleep(3)
+        assert world.held(loop, "a") is None
+        await world.say("a", "again")
+        await asyncio.sleep(0.5)
+        assert world.agrees(loop, "a")
+
+
+@in_virtual_time
+async def test_a_partition_that_waits_holds_back_no_other() -> None:
+    world = FoldWorld(partitions=2)
+    for number in range(2):
+        await world.idle(f"t{number}", partition=number)
+        await world.say(f"t{number}", partition=number)
+        world.store.advance(number)
+    async with world.following() as loop:
+        world.store.go_back(0, 1)
+        await world.say("t0", "more", partition=0)
+        await world.say("t1", "more", partition=1)
+        await asyncio.sleep(0.1)
+        assert world.agrees(loop, "t1", partition=1)
+        assert world.held(loop, "t0") is None
+
+
+# Memory
+
+
+@in_virtual_time
+async def test_idle_threads_leave_once_they_are_stored_and_active_ones_stay() -> None:
+    world = FoldWorld()
+    for thread in ("idle", "late", "kept", "active"):
+        await world.idle(thread)
+    await world.activate("active")
+    world.follower.kept.add("kept")
+    async with world.following(EVICTING) as loop:
+        await asyncio.sleep(2)
+        assert len(loop.partitions[0].threads) == 4, "nothing is stored yet"
+        world.store.advance()
+        await world.say("late")
+        await asyncio.sleep(2)
+        assert {key.thread for key in loop.partitions[0].threads} == {"late", "kept", "active"}
+        await world.say("idle")
+        await asyncio.sleep(0.5)
+        assert world.agrees(loop, "idle")
+
+
+@in_virtual_time
+async def test_a_thread_that_becomes_active_while_the_position_is_read_stays() -> None:
+    world = FoldWorld()
+    await world.idle("a")
+    world.store.advance()
+
+    async def slow() -> None:
+        await asyncio.sleep(0.5)
+
+    async with world.following(EVICTING) as loop:
+        await world.say("a")
+        await asyncio.sleep(0.5)
+        world.store._pause = slow
+        await asyncio.sleep(0.5)
+        await world.activate("a")
+        world.store.advance()
+        await asyncio.sleep(5)
+        assert world.agrees(loop, "a")
+
+
+@in_virtual_time
+async def test_too_many_waiting_records_pause_the_partition_until_they_are_loaded() -> None:
+    world = FoldWorld()
+    threads = [f"t{number}" for number in range(10)]
+    for thread in threads:
+        await world.idle(thread)
+    world.store.advance()
+    async with world.following(replace(SETTINGS, parked_records_max=5, poll_ms=100)) as loop:
+        world.store.is_away = True
+        for _ in range(3):
+            for thread in threads:
+                await world.say(thread)
+            await asyncio.sleep(0.2)
+        partition = loop.partitions[0]
+        assert partition.paused
+        assert partition.parked_records <= 5 + len(threads)
+        world.store.is_away = False
+        await asyncio.sleep(2)
+        assert not partition.paused and partition.parked_records == 0
+        assert all(world.agrees(loop, thread) for thread in threads)
+
+
+# Rebalances, failures, the end
+
+
+@in_virtual_time
+async def test_a_lost_partition_is_dropped_and_read_anew_when_it_comes_back() -> None:
+    world = FoldWorld()
+    await world.idle("a")
+    await world.activate("a")
+    world.store.advance()
+    tp = frozenset({TopicPartition(TOPIC, 0)})
+    async with world.following() as loop:
+        partition = loop.partitions[0]
+        await loop.revoked(tp)
+        assert (world.follower.lost, loop.partitions) == ([0], {})
+        assert partition.lost and not partition.threads
+        await loop.revoked(tp)
+        assert world.follower.lost == [0]
+        assert await loop.assigned(tp) == {TopicPartition(TOPIC, 0): 2}
+        assert world.agrees(loop, "a")
+        assert loop.partitions[0] is not partition
+
+
+@in_virtual_time
+async def test_states_that_come_after_the_partition_is_lost_are_dropped() -> None:
+    world = FoldWorld()
+    await world.idle("a")
+    world.store.advance()
+
+    async def slow() -> None:
+        await asyncio.sleep(1)
+
+    async with world.following() as loop:
+        world.store._pause = slow
+        partition = loop.partitions[0]
+        await world.say("a")
+        await asyncio.sleep(0.5)
+        assert partition.parked
+        await loop.revoked(frozenset({TopicPartition(TOPIC, 0)}))
+        await asyncio.sleep(2)
+        assert not partition.threads and world.follower.batches == []
+
+
+@in_virtual_time
+async def test_a_partition_lost_during_its_scan_is_left_alone() -> None:
+    async with gone_back() as (world, loop):
+        partition = loop.partitions[0]
+        world.broker.faults._fetch_seconds_max = 3.0
+        await asyncio.sleep(SETTINGS.stale_wait_seconds - 2)
+        await loop.revoked(frozenset({TopicPartition(TOPIC, 0)}))
+        await asyncio.sleep(20)
+        assert not partition.threads
+
+
+@in_virtual_time
+async def test_a_log_that_is_away_during_a_scan_is_asked_again() -> None:
+    async with gone_back() as (world, loop):
+        world.broker.is_away = True
+        await asyncio.sleep(2 * SETTINGS.stale_wait_seconds)
+        assert world.held(loop, "a") is None
+        world.broker.come_back()
+        await asyncio.sleep(3)
+        assert world.agrees(loop, "a")
+
+
+@in_virtual_time
+async def test_a_thread_that_cannot_be_folded_is_set_aside_and_the_partition_goes_on() -> None:
+    world = FoldWorld()
+    world.follower.fails_on.add("bad")
+    async with world.following() as loop:
+        await world.idle("bad")
+        await world.idle("good")
+        await world.say("bad")
+        await world.say("good")
+        await asyncio.sleep(0.1)
+        assert world.agrees(loop, "good")
+        held = world.held(loop, "bad")
+        assert held is not None and held.quarantined == "RuntimeError: a bug"
+        assert world.follower.quarantined == ["bad"], "it is said once"
+        assert all("bad" not in threads for _, threads in world.follower.batches)
+
+
+@in_virtual_time
+async def test_it_ends_when_it_is_told_to() -> None:
+    world = FoldWorld()
+    async with world.following() as loop:
+        assert loop.not_ready() is None
+        world.stopping.set()
+        await asyncio.sleep(1)
+        await world.idle("a")
+        await asyncio.sleep(1)
+        assert world.held(loop, "a") is None
+
+
+@in_virtual_time
+async def test_it_is_not_ready_while_it_reads() -> None:
+    world = FoldWorld()
+    for number in range(10):
+        await world.idle(f"t{number}")
+    world.broker.faults._poll_records_max = 1
+    world.broker.faults._fetch_seconds_max = 0.5
+    follower, log = world.follower, world.log
+    loop: FoldLoop[list[int]] = FoldLoop(log, world.store, follower, TOPIC, SETTINGS)
+    assert loop.not_ready() == "no partitions"
+    async with world.following() as loop:
+        assert loop.not_ready() == "reading up to the end of partitions [0]"
+        await asyncio.sleep(10)
+        assert loop.not_ready() is None
