@@ -216,7 +216,7 @@ class FoldLoop(Generic[Work]):
             if batches:
                 reader.commit_soon({tp: records[-1].offset + 1 for tp, records in batches})
                 if self._pace is not None:
-                    await self._pace.pause_after(sum([len(records) for _, records in batches]))
+                    await self._pace.pause_after([record.key for _, records in batches for record in records])
 
     def _feed(self, partition: Partition[Work], records: Sequence[Incoming]) -> None:
         touched: dict[ThreadKey, Held[Work]] = {}

@@ -1,33 +1,37 @@
 """When a busy reader lets records gather before it fetches again.
 
 A fetch costs the same whatever it brings, and a broker that has one record for a waiting fetch answers at once. Alone,
-a session wants just that; under load it means a request for every few records, paid for by reader and broker. So a
-reader that has been given many records per second for a while pauses a little between fetches.
+a session wants just that; when many go on at the same time it means a request for every few records, paid for by reader
+and broker. So a reader that has just seen records of many threads pauses a little between fetches.
 """
 
 import asyncio
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 
-RATE_SECONDS = 0.5
-"""Over which the rate is smoothed."""
+WINDOW_SECONDS = 0.05
+"""Over which threads are counted."""
 
 
 @dataclass(slots=True)
 class Pace:
-    busy_records_per_second: float
+    busy_threads: int
+    """From so many threads with records in one window on, the reader is busy."""
     pause_seconds: float
-    rate: float = 0.0
-    since: float = 0.0
+    keys: set[bytes | None] = field(default_factory=set)
+    window_ends: float = 0.0
+    is_busy: bool = False
 
-    def took(self, records: int, now: float) -> float:
-        """Seconds to pause after a poll that brought so many records."""
-        elapsed = max(now - self.since, 1e-6)
-        weight = min(1.0, elapsed / RATE_SECONDS)
-        self.rate += weight * (records / elapsed - self.rate)
-        self.since = now
-        return self.pause_seconds if self.rate >= self.busy_records_per_second else 0.0
+    def took(self, keys: Iterable[bytes | None], now: float) -> float:
+        """Seconds to pause after a poll that brought records with these keys."""
+        if now >= self.window_ends:
+            self.is_busy = len(self.keys) >= self.busy_threads and now < self.window_ends + WINDOW_SECONDS
+            self.window_ends = now + WINDOW_SECONDS
+            self.keys.clear()
+        self.keys.update(keys)
+        return self.pause_seconds if self.is_busy else 0.0
 
-    async def pause_after(self, records: int) -> None:
-        seconds = self.took(records, asyncio.get_running_loop().time())
+    async def pause_after(self, keys: Iterable[bytes | None]) -> None:
+        seconds = self.took(keys, asyncio.get_running_loop().time())
         if seconds > 0:
             await asyncio.sleep(seconds)

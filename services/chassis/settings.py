@@ -41,8 +41,10 @@ class Settings(BaseSettings):
     """From an append to its failure when the broker does not acknowledge."""
     kafka_poll_records_max: int = Field(default=5_000, ge=1)
     kafka_fetch_bytes_max: int = Field(default=16 * MIB, ge=4 * MIB)
-    kafka_busy_records_per_second: int = Field(default=1_500, ge=1)
-    """A reader that gets more than this pauses between fetches, so that each brings more: CPU for a little latency."""
+    kafka_busy_threads: int = Field(default=8, ge=1)
+    """A reader that gets records of so many threads within 50 ms pauses between fetches, so that each brings more: CPU
+    for a little latency.
+    """
     kafka_busy_pause_ms: int = Field(default=2, ge=0)
     kafka_commit_interval_ms: int = Field(default=2_000, ge=100)
     """Committed offsets are for lag tools only, so they may be late."""

@@ -92,7 +92,7 @@ def wire(
     sql = SqlFiles(Path(__file__).with_name("sql"))
     database = Database(pool, settings.ingest_query_timeout_seconds)
     views = CommandViews(database, sql, settings.ingest_position_poll_ms / 1000)
-    pace = Pace(settings.kafka_busy_records_per_second, settings.kafka_busy_pause_ms / 1000)
+    pace = Pace(settings.kafka_busy_threads, settings.kafka_busy_pause_ms / 1000)
     watches = Watches(log, PostgresStates(pool), PostgresHistory(pool), LiveLimits.of(settings), pace=pace)
     known = KnownThreads(
         log=log,

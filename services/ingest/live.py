@@ -185,7 +185,7 @@ class Watches:
             if polled:
                 self._take(polled)
                 if self._pace is not None:
-                    await self._pace.pause_after(sum([len(records) for _, records in polled]))
+                    await self._pace.pause_after([record.key for _, records in polled for record in records])
                 await asyncio.sleep(0)  # who waits for these records runs now, even if the next ones are here already
 
     def stop(self) -> None:

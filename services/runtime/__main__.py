@@ -57,7 +57,7 @@ async def serve(settings: RuntimeSettings, lifecycle: Lifecycle) -> None:
             metrics=RuntimeMetrics.register(registry),
         )
         states = PostgresStates(around.pool)
-        pace = Pace(settings.kafka_busy_records_per_second, settings.kafka_busy_pause_ms / 1000)
+        pace = Pace(settings.kafka_busy_threads, settings.kafka_busy_pause_ms / 1000)
         loop: FoldLoop[Work] = FoldLoop(
             around.log, states, runtime, THREAD_EVENTS.name, FoldLoopSettings(), states, pace
         )

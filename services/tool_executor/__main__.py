@@ -64,7 +64,7 @@ async def serve(settings: ExecutorSettings, file: ToolsFile, lifecycle: Lifecycl
             metrics=ExecutorMetrics.register(registry),
         )
         states = PostgresStates(around.pool)
-        pace = Pace(settings.kafka_busy_records_per_second, settings.kafka_busy_pause_ms / 1000)
+        pace = Pace(settings.kafka_busy_threads, settings.kafka_busy_pause_ms / 1000)
         loop: FoldLoop[Work] = FoldLoop(
             around.log, states, executor, THREAD_EVENTS.name, FoldLoopSettings(), states, pace
         )

@@ -1,21 +1,25 @@
 from services.chassis.pacing import Pace
 
 
-def test_a_quiet_reader_does_not_pause() -> None:
-    pace = Pace(busy_records_per_second=1_500, pause_seconds=0.002)
+def key(number: int) -> bytes:
+    return f"acme/{number}".encode()
+
+
+def test_one_thread_after_the_other_is_not_busy_however_fast() -> None:
+    pace = Pace(busy_threads=8, pause_seconds=0.002)
     now = 100.0
-    for _ in range(1_000):
-        now += 0.01
-        assert pace.took(12, now) == 0.0
+    for number in range(1_000):
+        now += 0.001
+        assert pace.took([key(number // 10)] * 3, now) == 0.0
 
 
-def test_a_busy_reader_pauses_after_a_while_and_stops_when_it_is_quiet_again() -> None:
-    pace = Pace(busy_records_per_second=1_500, pause_seconds=0.002)
+def test_many_threads_at_once_are_busy_until_they_are_quiet_again() -> None:
+    pace = Pace(busy_threads=8, pause_seconds=0.002)
     now = 100.0
     pauses = []
-    for _ in range(1_000):
+    for number in range(1_000):
         now += 0.002
-        pauses.append(pace.took(10, now))
+        pauses.append(pace.took([key(number % 16)], now))
     assert pauses[0] == 0.0
     assert pauses[-1] == 0.002
-    assert pace.took(1, now + 1.0) == 0.0
+    assert pace.took([key(1)], now + 1.0) == 0.0
