@@ -1,7 +1,8 @@
 """`threadlog chat`: a conversation in the terminal.
 
 Reading a line is the main thread's, between turns; a turn runs in the event loop. So line editing works, and Ctrl-C
-means what it should: at the prompt it leaves, during a turn it cancels the turn.
+means what it should: at the prompt it leaves, during a turn it cancels the turn. While a person decides about a call,
+nothing is read from the service; should it cut the stream meanwhile, the client comes back by its cursor.
 """
 
 import asyncio
@@ -14,10 +15,12 @@ import typer
 
 from services.cli.connection import TENANT, URL, Tenant, Token, Url, connect
 from services.cli.show import Conversation
-from services.client.client import ClientError, ThreadlogClient
+from services.client.client import ClientError, RefusedError, ThreadlogClient
 from services.client.sse import Fact, JsonObject
 
 PROMPT = "> "
+APPROVAL = "may {call} run? [y/N] "
+REFUSAL = "the person at the terminal said no"
 
 
 def chat(
@@ -41,7 +44,7 @@ def chat(
         runner.run(chatting.open(url, token, tenant))
         try:
             while True:
-                text = _ask()
+                text = _ask(PROMPT)
                 if text is None:
                     break
                 if text.strip():
@@ -81,8 +84,7 @@ class Chat:
             self.thread = accepted.thread
         else:
             accepted = await client.submit(self.thread, text)
-        loop = asyncio.get_running_loop()
-        loop.add_signal_handler(signal.SIGINT, self._on_interrupt, client, self.thread)
+        self._cancel_on_interrupt(client, self.thread)
         try:
             async with aclosing(client.follow(self.thread, self._after)) as events:
                 async for event in events:
@@ -91,10 +93,29 @@ class Chat:
                         continue
                     self._after = event.seq
                     _write(self._shown.fact(event))
+                    if event.kind == "tool_call.approval_requested" and event.applied:
+                        await self._decide(client, self.thread, event)
                     if event.kind == "turn.ended" and event.applied:
                         return
         finally:
-            loop.remove_signal_handler(signal.SIGINT)
+            asyncio.get_running_loop().remove_signal_handler(signal.SIGINT)
+
+    async def _decide(self, client: ThreadlogClient, thread: str, request: Fact) -> None:
+        call, call_hash = str(request.data["call"]), str(request.data["call_hash"])
+        asyncio.get_running_loop().remove_signal_handler(signal.SIGINT)
+        answer = _ask(APPROVAL.format(call=call))
+        self._cancel_on_interrupt(client, thread)
+        if answer is None:
+            self._on_interrupt(client, thread)
+            return
+        approve = answer.strip().lower() in {"y", "yes"}
+        try:
+            await client.decide(thread, call, call_hash, approve=approve, reason=None if approve else REFUSAL)
+        except RefusedError as error:
+            _write(f"({error})\n")
+
+    def _cancel_on_interrupt(self, client: ThreadlogClient, thread: str) -> None:
+        asyncio.get_running_loop().add_signal_handler(signal.SIGINT, self._on_interrupt, client, thread)
 
     async def _catch_up(self, client: ThreadlogClient, thread: str) -> None:
         """What was said before, and the cursor after it."""
@@ -127,9 +148,10 @@ async def _cancel(client: ThreadlogClient, thread: str, turn: int) -> None:
         _write(f"\n(cannot cancel: {error})\n")
 
 
-def _ask() -> str | None:
+def _ask(prompt: str) -> str | None:
+    """None where the person leaves."""
     try:
-        return input(PROMPT)
+        return input(prompt)
     except (EOFError, KeyboardInterrupt):
         print()
         return None

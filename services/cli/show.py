@@ -12,6 +12,7 @@ HASH: Final = re.compile(r"=[0-9a-f]{64}$")
 """What no person reads."""
 LINE_CHARACTERS_MAX: Final = 160
 RESULT_LINES_MAX: Final = 6
+LOST: Final = " (it is run again where that is safe; else it waits for a person, and Ctrl-C cancels the turn)"
 
 DIM, BOLD, RED, GREEN, YELLOW, PLAIN = "\x1b[2m", "\x1b[1m", "\x1b[31m", "\x1b[32m", "\x1b[33m", "\x1b[0m"
 
@@ -78,7 +79,7 @@ class Conversation:
             case "tool_call.finished":
                 return self._finished(data)
             case "tool_call.lost":
-                return self._own_line(YELLOW, f"{data['call']} lost: {data['evidence']}")
+                return self._own_line(YELLOW, f"{data['call']} lost: {data['evidence']}{LOST}")
             case "turn.cancel_requested":
                 return self._own_line(YELLOW, "cancelling …")
             case "turn.recovered":

@@ -177,6 +177,23 @@ class ThreadlogClient:
         path = f"/v1/threads/{quote(thread, safe='')}"
         return await self.command(path, {"config": config}, idempotency_key, wait_applied=wait_applied, method="PATCH")
 
+    async def decide(
+        self,
+        thread: str,
+        call: str,
+        call_hash: str,
+        *,
+        approve: bool,
+        reason: str | None = None,
+        idempotency_key: str | None = None,
+    ) -> Accepted:
+        """Approve or deny a tool call that waits. Raises RefusedError (409) where somebody else was first."""
+        body: JsonObject = {"decision": "approve" if approve else "deny", "call_hash": call_hash}
+        if reason is not None:
+            body["reason"] = reason
+        path = f"/v1/threads/{quote(thread, safe='')}/tool-calls/{quote(call, safe='')}/decision"
+        return await self.command(path, body, idempotency_key)
+
     async def command(
         self,
         path: str,

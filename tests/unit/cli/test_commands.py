@@ -98,6 +98,40 @@ async def test_an_interrupt_cancels_the_turn(server: FakeServer, capsys: pytest.
     assert "the turn ended: aborted (user)" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("answer", "decision"),
+    [("y", {"decision": "approve"}), ("", {"decision": "deny", "reason": chat.REFUSAL}), (None, None)],
+)
+async def test_a_person_decides_about_a_call(
+    monkeypatch: pytest.MonkeyPatch, answer: str | None, decision: dict[str, str] | None
+) -> None:
+    decided: list[httpx2.Request] = []
+
+    def handle(request: httpx2.Request) -> Answer:
+        if request.method == "POST":
+            if request.url.path != "/v1/threads":
+                decided.append(request)
+            return json_answer({"thread": "t1"}, 202)
+        facts = [fact_of(1, "turn.started", turn=1)]
+        facts.append(fact_of(2, "tool_call.approval_requested", call="1.1.0", call_hash="ab", reason="policy"))
+        if decided:
+            facts.append(fact_of(3, "turn.ended", turn=1, outcome="completed"))
+        return Answer(200, facts[int(request.url.params["after"]) :])
+
+    monkeypatch.setattr(chat, "connect", lambda *_: ThreadlogClient("http://t.test", transport=FakeServer(handle)))
+    monkeypatch.setattr(chat, "_ask", lambda _: answer)
+    chatting = Chat({}, None, colors=False)
+    await chatting.open("", None, "")
+    await chatting.turn("hello")
+    await chatting.close()
+    [request] = decided
+    if decision is None:
+        assert request.url.path == "/v1/threads/t1/turns/1/cancel"
+    else:
+        assert request.url.path == "/v1/threads/t1/tool-calls/1.1.0/decision"
+        assert orjson.loads(request.content) == {"call_hash": "ab", **decision}
+
+
 async def test_a_chat_goes_on_with_a_thread_after_what_was_said(server: FakeServer) -> None:
     chatting = Chat({}, "t1", colors=False)
     await chatting.open("", None, "")

@@ -2,7 +2,7 @@ import orjson
 import pytest
 from pydantic import JsonValue
 
-from services.cli.show import Conversation, line, shortened
+from services.cli.show import LOST, Conversation, line, shortened
 from services.client.sse import Fact, JsonObject, Live
 
 
@@ -81,7 +81,7 @@ def test_output_that_was_shown_as_it_came_is_not_shown_again() -> None:
             fact("tool_call.approval_requested", {"call": "1.1.0", "reason": "policy"}),
             "1.1.0 waits for approval: policy\n",
         ),
-        (fact("tool_call.lost", {"call": "1.1.0", "evidence": "no heartbeat"}), "1.1.0 lost: no heartbeat\n"),
+        (fact("tool_call.lost", {"call": "1.1.0", "evidence": "no heartbeat"}), f"1.1.0 lost: no heartbeat{LOST}\n"),
         (fact("turn.cancel_requested", {"turn": 1}), "cancelling …\n"),
         (fact("turn.recovered", {"turn": 1, "found": "a step"}), "taken over by another process: a step\n"),
         (fact("turn.ended", {"turn": 1, "outcome": "failed"}, effect="superseded"), ""),
