@@ -4,7 +4,7 @@ A failing seed is printed; `python -m tests.support.chaos SEED` plays it again.
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import structlog
@@ -22,7 +22,7 @@ from services.runtime.limits import Limits
 from tests.conftest import PROFILE
 from tests.support import actors
 from tests.support.chaos import play
-from tests.support.histories import KEY, NO_HASH, START_MS, USER, History, created
+from tests.support.histories import KEY, NO_HASH, START_MS, USER, History, created, proposed, submitted
 
 SEEDS = 50 if PROFILE != "default" else 15
 NEW_SEEDS = 500
@@ -51,16 +51,50 @@ def test_services_survive_new_seeds() -> None:
 
 # Decide on any state
 
+
+def rarely(moves: actors.Moves) -> actors.Moves:
+    """What would end most walks early."""
+    return lambda state: moves(state) if state.seq % 7 == 6 else []
+
+
+def well_behaved(state: ThreadState) -> list[actors.Move]:
+    move = actors.next_move(state)
+    return [] if move is None else [move]
+
+
+def submitting(state: ThreadState) -> list[actors.Move]:
+    modes = ("queue", "steer", "interrupt")
+    return [actors.Move(submitted(f"m{state.seq}", mode), USER) for mode in modes] if state.exists else []
+
+
 MOVERS = (
+    *[well_behaved] * 4,
+    *[submitting] * 2,
+    *[actors.runtime("A"), actors.runtime("B")] * 2,
+    *[actors.executor("E"), actors.executor("F")] * 2,
     actors.client,
-    actors.runtime("A"),
-    actors.runtime("A"),
-    actors.runtime("B"),
-    actors.executor("E"),
-    actors.owner_of_settings,
-    actors.closer,
-    actors.planner,
-    actors.importer,
+    rarely(actors.owner_of_settings),
+    rarely(actors.planner),
+    rarely(actors.closer),
+    rarely(actors.importer),
+)
+Beginning = Callable[[History], object]
+
+
+def nothing(history: History) -> None:
+    """Not even the thread."""
+
+
+BEGINNINGS: tuple[Beginning, ...] = (
+    nothing,
+    lambda history: None,
+    History.in_step,
+    lambda history: history.with_calls(proposed(0), proposed(1, "read"), proposed(2, "A")),
+    History.with_approved_call,
+    lambda history: history.with_dispatched_call("idempotent", pool="client"),
+    lambda history: history.with_running_call("idempotent"),
+    lambda history: history.with_running_call("pure", last=True),
+    History.with_unknown_call,
 )
 WALKS = st.lists(st.tuples(st.integers(0, len(MOVERS) - 1), st.integers(0, 60)), max_size=40)
 CONFIGS = st.builds(
@@ -89,8 +123,9 @@ LIMITS = st.builds(
 )
 
 
-@given(WALKS, CONFIGS, TOOLS, LIMITS, LATER, st.booleans(), st.booleans(), st.data())
+@given(st.sampled_from(BEGINNINGS), WALKS, CONFIGS, TOOLS, LIMITS, LATER, st.booleans(), st.booleans(), st.data())
 def test_decide_comes_to_rest(
+    beginning: Beginning,
     walk: list[tuple[int, int]],
     config: Config,
     tools: list[ToolSpec],
@@ -103,7 +138,7 @@ def test_decide_comes_to_rest(
     """What it appends applies on the state it was decided on, and it never goes on for ever. An active thread that
     rests waits for something.
     """
-    state = _walk(walk, config)
+    state = _walk(beginning, walk, config)
     pools = ("builtin", data.draw(st.sampled_from(["client", "other"])))
     sources = {
         pool: CatalogSource(source=pool, pool=pool, tools=tuple(tools[place::2])) for place, pool in enumerate(pools)
@@ -129,10 +164,11 @@ def test_decide_comes_to_rest(
     _check_waits(rested, now_ms, world, decisions)
 
 
-def _walk(walk: list[tuple[int, int]], config: Config) -> ThreadState:
+def _walk(beginning: Beginning, walk: list[tuple[int, int]], config: Config) -> ThreadState:
     history = History()
-    if walk and walk[0][1] % 5:
-        history.append(created(config=config), USER)
+    if beginning is not nothing:
+        history.apply(created(config=config), USER)
+    beginning(history)
     for mover, choice in walk:
         moves = MOVERS[mover](history.state)
         if moves:
