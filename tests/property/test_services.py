@@ -22,7 +22,18 @@ from services.runtime.limits import Limits
 from tests.conftest import PROFILE
 from tests.support import actors
 from tests.support.chaos import play
-from tests.support.histories import KEY, NO_HASH, START_MS, USER, History, created, proposed, submitted
+from tests.support.histories import (
+    IMPORTER,
+    KEY,
+    NO_HASH,
+    START_MS,
+    USER,
+    History,
+    created,
+    proposed,
+    submitted,
+    turn_started,
+)
 
 SEEDS = 50 if PROFILE != "default" else 15
 NEW_SEEDS = 500
@@ -85,8 +96,16 @@ def nothing(history: History) -> None:
     """Not even the thread."""
 
 
+def importing(history: History) -> None:
+    """In a turn that the importer has opened."""
+    history.apply(created(importing=True), IMPORTER)
+    history.apply(submitted("i1"), IMPORTER)
+    history.apply(turn_started(history.state), IMPORTER)
+
+
 BEGINNINGS: tuple[Beginning, ...] = (
     nothing,
+    importing,
     lambda history: None,
     History.in_step,
     lambda history: history.with_calls(proposed(0), proposed(1, "read"), proposed(2, "A")),
@@ -166,7 +185,7 @@ def test_decide_comes_to_rest(
 
 def _walk(beginning: Beginning, walk: list[tuple[int, int]], config: Config) -> ThreadState:
     history = History()
-    if beginning is not nothing:
+    if beginning not in {nothing, importing}:
         history.apply(created(config=config), USER)
     beginning(history)
     for mover, choice in walk:
