@@ -258,7 +258,7 @@ class Chaos:
 
     async def _stop(self) -> None:
         process = self._choose()
-        if process is not None:
+        if process is not None and process.is_up:
             self._crashed.add(process.owner)
             self.world.background(self._stop_and_restart(process))
 
@@ -277,7 +277,7 @@ class Chaos:
 
     async def _leave(self, name: str, seconds: float) -> None:
         await asyncio.sleep(seconds)
-        for process in [each for each in self.world.processes if each.is_alive and each.name == name]:
+        for process in [each for each in self.world.processes if each.is_alive and each.is_up and each.name == name]:
             self._crashed.add(process.owner)
             await process.stop()
 

@@ -206,6 +206,8 @@ class Process:
         self.incarnation = world.incarnation()
         self.log = world.broker.connect(name)
         self.is_alive = True
+        self.is_up = False
+        """Whether it has started; before, it can only be crashed."""
         self._tasks: set[asyncio.Task[Any]] = set()
         self._all_tasks: list[asyncio.Task[Any]] = []
         world.processes.append(self)
@@ -292,6 +294,7 @@ class RuntimeProcess(Process):
         self.spawn(self.loop.run_keys(), "keys")
         self.spawn(self.loop.run_evictions(), "evictions")
         self.spawn(self.loop.run(self.reader, self.stopping), "fold loop")
+        self.is_up = True
         return self
 
     async def stop(self) -> None:
@@ -348,6 +351,7 @@ class ExecutorProcess(Process):
         self.spawn(self.loop.run_keys(), "keys")
         self.spawn(self.loop.run_evictions(), "evictions")
         self.following = self.spawn(self.loop.run(self.reader, asyncio.Event()), "fold loop")
+        self.is_up = True
         return self
 
     async def stop(self) -> None:
