@@ -133,6 +133,8 @@ def _runtime(evidence: Evidence) -> Finding:
     attempts = [data.attempt for data in evidence.applied(StepStarted) if data.step == step]
     answers = [data.attempt for data in evidence.applied(StepFinished) if data.step == step]
     found = f"step {step}: {len(attempts)} attempts, answered by {' and '.join([f'no. {each}' for each in answers])}"
+    if attempts == answers == [1]:  # the answer was out before the signal was in
+        return Finding(claim, found, _not_brought_about(evidence))
     return Finding(claim, found, len(attempts) == 2 and answers == [2])
 
 
