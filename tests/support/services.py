@@ -111,7 +111,8 @@ def apache_kafka(folder: Path, *, port: int | None = None, heap: str = "512m") -
     log = folder / "kafka.log"
     flags = ["-XX:+UseSerialGC", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", classpath]
     if is_new:
-        cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        # Like Kafka's own ids: url-safe base64 of 16 bytes. One that starts with a dash would be taken for an option.
+        cluster_id = "A" + base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")[1:]
         storage = ["kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(properties), "--standalone"]
         _run([program, "-XX:TieredStopAtLevel=1", *flags, *storage], 60)
     # What a test wrote is not needed afterwards: no orderly shutdown, which takes seconds.

@@ -1,0 +1,160 @@
+"""Rebuilding the views beside the live ones."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import asyncpg
+import pytest
+
+from services.chassis.log import Outgoing
+from services.projector import rebuild as rebuild_module
+from services.projector.generations import (
+    ensure_live,
+    migrate,
+    view_checksums,
+)
+from services.projector.rebuild import Progress, RebuildError, rebuild
+from tests.support.histories import (
+    History,
+    plain_turn,
+)
+from tests.support.projector_world import World, key_of, settings_of
+
+
+@pytest.fixture
+async def database(fresh_database: str) -> str:
+    await migrate(fresh_database)
+    return fresh_database
+
+
+@pytest.fixture
+async def connection(database: str) -> AsyncIterator[asyncpg.Connection]:
+    made = await asyncpg.connect(database)
+    yield made
+    await made.close()
+
+
+@pytest.fixture
+async def world(database: str, connection: asyncpg.Connection) -> World:
+    return World(database, connection)
+
+
+# Rebuild
+
+
+async def test_a_rebuild_takes_over_under_load_and_readers_never_notice(world: World) -> None:
+    progress: list[Progress] = []
+    seen: list[int] = []
+    done = asyncio.Event()
+
+    async def write() -> None:
+        number = 0
+        while not done.is_set():
+            await world.append_history(plain_turn(History(key_of(number))))
+            number += 1
+            await asyncio.sleep(0.01)
+
+    async def read() -> None:
+        reader = await asyncpg.connect(world.dsn)
+        while not done.is_set():
+            row = await reader.fetchrow(
+                "select (select sum(next_offset) from views.positions) as at, (select count(*) from views.events) as seen"
+            )
+            assert row["at"] == row["seen"]
+            seen.append(row["at"])
+        await reader.close()
+
+    async with world.projector():
+        await world.append(key_of(1), Outgoing(b"nobody", b"x", (("a", b"b"),), 5))
+        await world.append_history(plain_turn(History(key_of(500))))
+        await world.all_shown()
+        await world.connection.execute("delete from views_g1.dead_letters")  # else it counts as an event below
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(write())
+            await asyncio.sleep(0.3)
+            log = world.broker.connect("rebuild")
+            new = await rebuild(log, world.dsn, settings_of(world.dsn), progress.append)
+            await asyncio.sleep(0.5)
+            done.set()
+        await world.all_shown()
+        assert new.number == 2
+        assert await world.connection.fetchval("select number from views.generation") == 2
+        assert await world.connection.fetchval("select to_regnamespace('views_g1')") is None
+        assert await world.sums() == await world.rebuilt_sums()
+    assert progress[-1].phase == "done" and progress[-1].records_done <= progress[-1].records_total
+    assert {step.phase for step in progress} == {"reading", "swapping", "done"}
+
+
+async def test_reads_through_a_swap_neither_fail_nor_go_back(world: World) -> None:
+    async with world.projector():
+        for number in range(30):
+            await world.append_history(plain_turn(History(key_of(number))))
+        await world.all_shown()
+        done = asyncio.Event()
+        seen: list[tuple[int, int]] = []
+
+        async def read() -> None:
+            reader = await asyncpg.connect(world.dsn)
+            while not done.is_set():
+                seen.append(
+                    tuple(
+                        await reader.fetchrow(
+                            "select (select sum(next_offset) from views.positions), (select count(*) from views.events)"
+                        )
+                    )
+                )
+            await reader.close()
+
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(read())
+            tasks.create_task(read())
+            for _ in range(3):
+                await rebuild(world.broker.connect("rebuild"), world.dsn, settings_of(world.dsn), lambda _: None)
+            done.set()
+    assert len(seen) > 20
+    assert set(seen) == {(world.appended, world.appended)}
+
+
+async def test_one_rebuild_at_a_time_and_the_old_one_can_stay(world: World) -> None:
+    async with world.projector():
+        await world.append_history(plain_turn(History(key_of(1))))
+        await world.all_shown()
+    holder = await asyncpg.connect(world.dsn)
+    await holder.execute("select pg_advisory_lock($1)", rebuild_module.ADVISORY_LOCK)
+    with pytest.raises(RebuildError, match="another rebuild"):
+        await rebuild(world.client, world.dsn, settings_of(world.dsn), lambda _: None)
+    await holder.close()
+    await rebuild(world.client, world.dsn, settings_of(world.dsn), lambda _: None, keep_old=True)
+    statuses = await world.connection.fetch("select number, status from threadlog.generations order by number")
+    assert [tuple(row) for row in statuses] == [(1, "old"), (2, "live")]
+    assert await view_checksums(world.connection, "views_g1") == await view_checksums(world.connection, "views_g2")
+
+
+async def test_a_rebuild_that_cannot_finish_leaves_the_live_views(world: World) -> None:
+    async with world.projector():
+        await world.append_history(plain_turn(History(key_of(1))))
+        await world.all_shown()
+    reader = await asyncpg.connect(world.dsn)
+    async with reader.transaction():
+        await reader.fetch("select * from views.threads")
+        settings = settings_of(world.dsn, projector_swap_lock_seconds=0.05, projector_swap_tries_max=2)
+        with pytest.raises(RebuildError, match="long reads"):
+            await rebuild(world.client, world.dsn, settings, lambda _: None)
+        settings = settings_of(world.dsn, projector_rebuild_seconds_max=0.3, projector_swap_lock_seconds=5)
+        with pytest.raises(RebuildError, match="not caught up"):
+            await rebuild(world.client, world.dsn, settings, lambda _: None)
+    await reader.close()
+    rows = await world.connection.fetch("select number, status from threadlog.generations")
+    assert [tuple(row) for row in rows] == [(1, "live")]
+    async with world.projector():
+        await world.append_history(plain_turn(History(key_of(2))))
+        await world.all_shown()
+
+
+async def test_a_rebuild_builds_the_views_of_a_new_log_over_those_of_another(world: World) -> None:
+    await ensure_live(world.dsn, settings_of(world.dsn), "another")
+    await world.append_history(plain_turn(History(key_of(1))))
+    await rebuild(world.client, world.dsn, settings_of(world.dsn), lambda _: None)
+    async with world.projector():
+        await world.append_history(plain_turn(History(key_of(2))))
+        await world.all_shown()
