@@ -65,6 +65,8 @@ class Checked(History):
     """Who won each attempt."""
     may_not_run: set[str] = field(default_factory=set)
     """Calls that were claimed, are neither pure nor idempotent, and that nobody said may run again."""
+    may_have_run: dict[str, set[str | None]] = field(default_factory=dict)
+    """Claims of each call that were lost, not pure, and of which nobody said that nothing was done under them."""
     ended: set[int] = field(default_factory=set)
     said: Said = field(default_factory=Said)
     failed: bool = False
@@ -115,6 +117,8 @@ class Checked(History):
             assert before.turn.cancelling is None or after.last_outcome != "completed"
         if before.status == "closed":
             assert after.status == "closed"
+        if before.status == "importing" and after.status != "importing":
+            assert (after.queue, after.turn) == ((), None), "what was imported starts nothing"
         if before.turn is not None and before.turn.cancelling and verdict.effect == "applied":
             assert not isinstance(record.data, StepStarted | ToolCallDispatched | ToolCallStarted)
         if isinstance(record.data, TurnEnded) and verdict.effect == "applied":
@@ -140,6 +144,17 @@ class Checked(History):
         """Nothing with side effects runs twice without somebody having said that it may."""
         if verdict.effect != "applied":
             return
+        match record.data:
+            case ToolCallLost(call=name, claim=claim) if claim is not None and before.calls[name].effect != "pure":
+                self.may_have_run.setdefault(name, set()).add(claim)
+            case ToolCallFinished(call=name, claim=claim, outcome="not_started"):
+                self.may_have_run.get(name, set()).discard(claim)
+            case _:
+                pass
+        for name, call in self.state.calls.items():
+            if call.outcome in {"cancelled", "not_started"} and not before.calls.get(name, call).settled:
+                seen = isinstance(record.data, ToolCallFinished) and record.data.outcome == "cancelled"
+                assert seen or not self.may_have_run.get(name), "what may have run is unknown"
         match record.data:
             case ToolCallStarted(call=name):
                 self._claimed(before.calls[name], before.calls[name].effect)
