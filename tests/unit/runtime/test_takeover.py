@@ -108,7 +108,7 @@ async def test_a_recovery_whose_append_failed_is_said_again() -> None:
         first.crash()
         faults.kinds = {"turn.recovered": 40}
         await runtime(world, "r2")
-        await asyncio.sleep(35)
+        await asyncio.sleep(50)
         faults.kinds = {}
         await world.until(lambda: world.of(key).state.turn is None)
         judged = world.of(key)
