@@ -26,11 +26,11 @@ $(INSTALLED): requirements/dev.txt pyproject.toml
 demo: $(INSTALLED) ## an agent fixes a failing test while its services are killed; MODEL=openai:NAME takes a real model
 	$(BIN)/python -m services.cli.demo $(if $(MODEL),--model $(MODEL))
 
-demo-model: $(INSTALLED) $(DEMO_MODEL)/.installed ## a session with a small language model on this machine; the first time compiles its server, for minutes
+demo-model: $(INSTALLED) $(DEMO_MODEL)/.installed ## a session with a small language model on this machine; the first time it compiles llama.cpp, for minutes
 	$(BIN)/python -m services.cli.demo.small_model --python $(DEMO_MODEL)/bin/python
 
 $(DEMO_MODEL)/.installed: requirements/demo-model.txt
-	@command -v c++ > /dev/null || { echo "The model's server is compiled: install a C++ compiler, such as g++."; exit 1; }
+	@command -v c++ > /dev/null || { echo "llama.cpp is compiled here: install a C++ compiler, such as g++."; exit 1; }
 	$(PYTHON) -m venv --clear $(DEMO_MODEL)
 	$(DEMO_MODEL)/bin/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/demo-model.txt
 	@touch $@

@@ -28,10 +28,10 @@ from services.client.client import JsonObject, JsonValue, ThreadlogClient
 from services.client.sse import Fact, Live
 
 MODEL: Final = "smollm2"
-CONTEXT_TOKENS: Final = 4_096
+SERVER: Final = Path(__file__).with_name("small_model_server.py")
 READY_SECONDS: Final = 120.0
 LOOK_SECONDS: Final = 2.0
-SHOWN_CHARACTERS_MAX: Final = 240
+SHOWN_CHARACTERS_MAX: Final = 100
 TURN_SECONDS: Final = 180.0
 TOOL: Final = "read_file"
 SETTINGS: Final[JsonObject] = {"max_tokens": 80, "temperature": 0.0}
@@ -139,8 +139,9 @@ def _refused(turn: Turn) -> Finding:
     errors = [error for error in [*refusals, *ends] if not error.startswith("succeeded")]
     if len(calls) != 1 or len(errors) != 1:
         return Finding(claim, f"{len(calls)} calls, {len(errors)} errors", False)
-    arguments = calls[0].get("malformed") or json.dumps(calls[0]["args"], ensure_ascii=False)
-    found = f"{calls[0]['tool']} {arguments} was {shortened(errors[0], SHOWN_CHARACTERS_MAX)}"
+    arguments = str(calls[0].get("malformed") or json.dumps(calls[0]["args"], ensure_ascii=False))
+    called, error = shortened(arguments, SHOWN_CHARACTERS_MAX), shortened(errors[0], SHOWN_CHARACTERS_MAX)
+    found = f"{calls[0]['tool']} {called} {error}"
     return Finding(claim, found, True)
 
 
@@ -198,8 +199,7 @@ def _serve(stack: contextlib.ExitStack, python: Path, port: int, models_url: str
         raise DemoError(f"{python} has no language model; `make demo-model` installs it. {error}") from None
     weights = Path(found.stdout.strip())
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="threadlog-model-")))
-    command = [str(python), "-m", "llama_cpp.server", "--model", str(weights), "--model_alias", MODEL]
-    command += ["--n_ctx", str(CONTEXT_TOKENS), "--host", "127.0.0.1", "--port", str(port)]
+    command = [str(python), str(SERVER), str(weights), str(port)]
     process = stack.enter_context(supervised(command, log=folder / "model.log"))
 
     def answers() -> bool:
