@@ -124,6 +124,8 @@ class Checked(History):
         if isinstance(record.data, TurnEnded) and verdict.effect == "applied":
             assert not [call for call in after.calls.values() if call.status != "unknown"], "calls are left behind"
         assert len({item.input for item in after.queue}) == len(after.queue)
+        open_turn = after.turn.turn if after.turn is not None else None
+        assert all(item.expected_turn in {None, open_turn} for item in after.queue)
 
     def _check_calls(self, before: ThreadState, after: ThreadState) -> None:
         for name, call in after.calls.items():

@@ -11,15 +11,20 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from schemas.codec import Encoded
 from schemas.events import EffectClass
+from schemas.state import CallStatus
 from tests.property.checked import Checked
 from tests.support import actors
-from tests.support.actors import Moves
-from tests.support.histories import RUNTIME, USER, created
+from tests.support.actors import Move, Moves
+from tests.support.histories import RUNTIME, USER, created, submitted
 
 STEPS = 40
 STALE_MAX = 8
 AHEAD_MAX = 4
 EFFECTS: st.SearchStrategy[EffectClass] = st.sampled_from(["unsafe", "idempotent", "pure", "reconcilable"])
+STATUSES: st.SearchStrategy[CallStatus] = st.sampled_from(
+    ["proposed", "waiting", "approved", "dispatched", "running", "repeatable", "unknown"]
+)
+REACHED_WITHIN = 16
 PICK = st.integers(0, 47)
 MIX = st.lists(st.booleans(), min_size=2, max_size=2 * AHEAD_MAX)
 
@@ -31,6 +36,7 @@ class Machine(RuleBasedStateMachine):
         super().__init__()
         self.log = Checked()
         self.late: list[Encoded] = []
+        self.inputs = 0
 
     def _move(self, role: int, pick: int, stale: int) -> Encoded | None:
         view = self.log.states[max(0, len(self.log.states) - 1 - stale)]
@@ -96,6 +102,21 @@ class Machine(RuleBasedStateMachine):
             move = actors.next_move(self.log.state, steps_with_calls=2, effect=effect)
             if move is not None:
                 self.log.append(*move)
+
+    @rule(status=STATUSES, effect=EFFECTS)
+    def go_on_until(self, status: CallStatus, effect: EffectClass) -> None:
+        """Until some call has the status: where records cross is where races are."""
+        for _ in range(REACHED_WITHIN):
+            statuses = [call.status for call in self.log.state.calls.values()]
+            if status in statuses:
+                return
+            losing = actors.watcher(self.log.state) if status in {"unknown", "repeatable"} else []
+            move = actors.next_move(self.log.state, steps_with_calls=2, effect=effect)
+            if move is None:
+                self.inputs += 1
+                move = Move(submitted(f"r{self.inputs}"), USER)
+            if self.log.append(*(losing[0] if losing and "running" in statuses else move)).effect != "applied":
+                return
 
     def teardown(self) -> None:
         if not self.log.failed:
