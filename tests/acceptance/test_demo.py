@@ -4,7 +4,9 @@ import asyncio
 import contextlib
 import os
 import sys
+import tempfile
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -15,11 +17,18 @@ MARK = "DEMO_TEST_MARK"
 CHECKS = 8
 
 
+@pytest.fixture
+def temporary() -> Iterator[Path]:
+    """Not below pytest's own folders: every pytest that starts closes those to the user that Postgres runs as."""
+    with tempfile.TemporaryDirectory(prefix="threadlog-test-") as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        yield folder
+
+
 @pytest.mark.timeout(SECONDS_MAX + 60)
-async def test_the_demo_holds_and_leaves_nothing(tmp_path: Path) -> None:
+async def test_the_demo_holds_and_leaves_nothing(temporary: Path) -> None:
     mark = uuid.uuid4().hex
-    temporary = tmp_path / "tmp"
-    temporary.mkdir()
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
