@@ -47,8 +47,12 @@ async def test_the_demo_holds_and_leaves_nothing(temporary: Path) -> None:
     assert process.returncode == 0, said
     assert said.count("\n✓ ") == CHECKS, said
     assert said.count("kill -9") == 2
-    assert list(temporary.iterdir()) == []
+    assert files_in(temporary) == []
     assert processes_with(mark, str(temporary)) == []
+
+
+def files_in(folder: Path) -> list[Path]:
+    return list(folder.iterdir())
 
 
 def processes_with(mark: str, folder: str) -> list[str]:
