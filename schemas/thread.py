@@ -757,12 +757,12 @@ def _not_started(s: ThreadState, call: Call, by: str) -> Call:
 def _lost_claim(s: ThreadState, call: Call, by: str) -> Call:
     """After a claimed attempt whose end nobody saw."""
     over = _is_cancelling(s, call)
-    if call.effect == "pure":
-        if over or call.last:
-            return _settled(call, "cancelled" if over else "failed", by)
-        return replace(call, status="repeatable")
-    repeatable = call.effect == "idempotent" and not over and not call.last
-    return replace(call, status="repeatable" if repeatable else "unknown", lost_claims=call.lost_claims + 1)
+    lost = call if call.effect == "pure" else replace(call, lost_claims=call.lost_claims + 1)
+    if call.effect in {"pure", "idempotent"} and not over and not call.last:
+        return replace(lost, status="repeatable")
+    if lost.may_have_run:
+        return replace(lost, status="unknown")
+    return _settled(lost, "cancelled" if over else "failed", by)
 
 
 def _settled(call: Call, outcome: Settled, by: str | None) -> Call:

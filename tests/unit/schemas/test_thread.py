@@ -791,8 +791,13 @@ class TestLost:
         log = History().with_unknown_call()
         log.apply(resolved(log.only_call, "again"), USER)
         log.apply(dispatched(log.only_call, "pure"))
+        running = log.fork()
         log.apply(cancel_requested(log.state), USER)
         assert log.only_call.status == "unknown"
+        running.apply(claimed(running.only_call), EXECUTOR)
+        running.apply(cancel_requested(running.state), USER)
+        running.apply(lost(running.only_call))
+        assert running.only_call.status == "unknown"
 
 
 class TestResolution:
