@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from services.client.client import ThreadlogClient
-from services.client.sse import Fact
+from services.client.sse import Fact, JsonObject
 from tests.support.services import database
 from tests.support.system import System, system
 
@@ -31,6 +31,8 @@ tools:
   shell: {{effect: {effect}, max_attempts: 3}}
 """
 LEASE_SECONDS = 3
+UNCONFINED: JsonObject = {"permission_profile": "full"}
+"""The commands write to a file outside their workspace, so that the test sees what happened."""
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +89,7 @@ async def test_runtime_killed_while_a_model_answers(running: System) -> None:
 async def test_executor_killed_while_a_repeatable_tool_runs(running: System, tmp_path: Path) -> None:
     ledger = tmp_path / "ledger"
     async with running.client() as client:
-        thread = (await client.create_thread(text=f"run echo once >> {ledger}; sleep 2")).thread
+        thread = (await client.create_thread(text=f"run echo once >> {ledger}; sleep 2", config=UNCONFINED)).thread
         await follow(client, thread, until="tool_call.started")
         await wait_for_lines(ledger, 1)
         running.supervisor.kill("tool-executor")
@@ -106,7 +108,7 @@ async def test_executor_killed_while_an_unsafe_tool_runs(running: System, tmp_pa
     await running.supervisor.wait_ready("tool-executor")
     async with running.client() as client:
         await until_unsafe(client)
-        thread = (await client.create_thread(text=f"run echo once >> {ledger}; sleep 30")).thread
+        thread = (await client.create_thread(text=f"run echo once >> {ledger}; sleep 30", config=UNCONFINED)).thread
         await follow(client, thread, until="tool_call.started")
         await wait_for_lines(ledger, 1)
         running.supervisor.kill("tool-executor")
