@@ -11,6 +11,7 @@ from schemas.events import (
     ThreadConfigured,
     ThreadCreated,
     ThreadImportEnded,
+    ThreadImportStarted,
     ThreadRewound,
     ToolCallApprovalRequested,
     ToolCallApproved,
@@ -33,6 +34,8 @@ from tests.support.histories import History, fold_all
 EFFECTS = {"applied", "duplicate", "superseded", "rejected", "ignored"}
 AUDITS = {"turn.recovered", "artifact.recorded", "skill.loaded"}
 """Kinds that change no state, and take effect as often as they come."""
+OF_ANYONE = {"thread.described", "thread.archived", "thread.unarchived", "thread.close_requested", "artifact.recorded"}
+"""Kinds that may be anybody's while a thread is imported."""
 RESTS_WITHIN = 400
 
 
@@ -117,6 +120,9 @@ class Checked(History):
             assert before.turn.cancelling is None or after.last_outcome != "completed"
         if before.status == "closed":
             assert after.status == "closed"
+        if verdict.effect == "applied" and not isinstance(record.data, ThreadCreated | ThreadImportStarted):
+            is_importers = record.actor.startswith("import:")
+            assert is_importers == (before.status == "importing") or record.kind in OF_ANYONE
         if before.status == "importing" and after.status != "importing":
             assert (after.queue, after.turn) == ((), None), "what was imported starts nothing"
         if before.turn is not None and before.turn.cancelling and verdict.effect == "applied":
