@@ -731,6 +731,13 @@ class TestFinish:
         waiting.apply(lost(waiting.only_call))
         assert waiting.only_call.outcome == "not_started"
 
+    def test_word_of_a_lost_last_attempt_after_somebody_said_again(self):
+        log = History().with_unknown_call(last=True)
+        word = log.make(finished(log.only_call, "not_started"), EXECUTOR)
+        log.apply(resolved(log.only_call, "again"), USER)
+        assert log.add(word).effect == "applied"
+        assert log.only_call.status == "repeatable"
+
     def test_word_that_nothing_ran_settles_an_unknown_call_of_a_turn_that_is_over(self):
         log = History().with_unknown_call()
         word = log.make(finished(log.only_call, "not_started"), EXECUTOR)
