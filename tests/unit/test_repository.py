@@ -103,7 +103,7 @@ def test_no_file_knows_a_machine_or_a_registry() -> None:
     )
 
 
-PACKAGES = ".".join(("pypi", "org"))
+PACKAGES = "pypi" + chr(46) + "org"
 
 
 @pytest.mark.parametrize(
