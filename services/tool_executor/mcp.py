@@ -331,28 +331,6 @@ class McpServer:
         return request.args | filled
 
 
-class McpServers:
-    """All servers of a tools file: their tasks, under one parent."""
-
-    def __init__(self, servers: Sequence[McpServer]) -> None:
-        self.servers = tuple(servers)
-
-    async def serve(self) -> None:
-        """Until cancelled."""
-        async with asyncio.TaskGroup() as group:
-            for server in self.servers:
-                group.create_task(server.serve(), name=f"mcp:{server.name}")
-
-    async def wait_connected(self, seconds: float) -> dict[str, str]:
-        """Until all are, or that long. What is wrong with the others."""
-        connected = await asyncio.gather(*(server.wait_connected(seconds) for server in self.servers))
-        return {
-            server.name: server.problem or "it is slow"
-            for server, well in zip(self.servers, connected, strict=True)
-            if not well
-        }
-
-
 async def _listed(client: Client) -> list[mcp_types.Tool]:
     tools: list[mcp_types.Tool] = []
     cursor: str | None = None

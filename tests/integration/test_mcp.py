@@ -19,7 +19,7 @@ import psutil
 import pytest
 
 from services.tool_executor.catalog import McpTools
-from services.tool_executor.mcp import Backoff, McpServer, McpServers
+from services.tool_executor.mcp import Backoff, McpServer
 from services.tool_executor.process import Warden
 from services.tool_executor.sandbox import Sandbox, SandboxPolicy
 from services.tool_executor.tools_file import McpServerConfig, ToolPolicy
@@ -62,7 +62,7 @@ async def serving(
     warden = Warden()
     server = McpServer("tested", config, "default", policies or {}, sandbox, warden, offered, QUICK)
     async with asyncio.TaskGroup() as group:
-        task = group.create_task(McpServers([server]).serve())
+        task = group.create_task(server.serve())
         yield server
         task.cancel()
     await warden.close()
@@ -185,7 +185,8 @@ async def test_a_server_that_does_not_come_up_leaves_calls_not_started(tmp_path,
         end, _ = await run(server, request("add", a=1, b=1))
         assert end.outcome == "not_started"
         assert problem in end.evidence
-        assert await McpServers([server]).wait_connected(0.1) == {"tested": server.problem}
+        assert not await server.wait_connected(0.1)
+        assert (server.name, bool(server.problem)) == ("tested", True)
     assert offered.tools is None
 
 
