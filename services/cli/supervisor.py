@@ -1,7 +1,8 @@
 """The services as processes of their own: started, watched, started again when they die, and gone with their owner.
 
 Each keeps its port for probes over its restarts, so that `/readyz` can be asked for it. A service that dies again and
-again is given up, with the end of its log in the error.
+again is given up, with the end of its log in the error. Several processes of one service are told apart by their
+instance: `start("runtime", instance="1")` is known as `runtime-1`.
 """
 
 import asyncio
@@ -92,21 +93,34 @@ class Supervisor:
         await self._tasks.__aexit__(None, None, None)  # also after an error: they end by themselves now
 
     def start(
-        self, name: str, environment: Mapping[str, str] | None = None, *, restarts: Restarts | None = None
-    ) -> None:
-        """`name` is one of SERVICES. By default it is started again whenever it ends; NO_RESTARTS lets it lie."""
+        self,
+        service_name: str,
+        environment: Mapping[str, str] | None = None,
+        *,
+        instance: str | None = None,
+        restarts: Restarts | None = None,
+    ) -> str:
+        """One of SERVICES. By default it is started again whenever it ends; NO_RESTARTS lets it lie. Returns the name
+        by which all else here knows it. A restarted process has the same instance, so the same place in its group.
+        """
+        assert service_name in SERVICES, f"{service_name} is none of {SERVICES}"
+        name = service_name if instance is None else f"{service_name}-{instance}"
         assert name not in self._services or self._services[name].stopped.is_set(), f"{name} runs already"
         port = free_port()
+        own = {"THREADLOG_PROBES_PORT": str(port)}
+        if instance is not None:
+            own["THREADLOG_INSTANCE"] = instance
         service = _Service(
             name=name,
-            command=[sys.executable, "-m", f"services.{name.replace('-', '_')}"],
-            environment={**self._environment, "THREADLOG_PROBES_PORT": str(port), **(environment or {})},
+            command=[sys.executable, "-m", f"services.{service_name.replace('-', '_')}"],
+            environment={**self._environment, **own, **(environment or {})},
             probes_port=port,
             log=self._logs / f"{name}.log",
             restarts=restarts or Restarts(),
         )
         self._services[name] = service
         self._tasks.create_task(self._keep(service), name=f"keep {name}")
+        return name
 
     async def start_all(self, environment: Mapping[str, str] | None = None, *, seconds: float = READY_SECONDS) -> None:
         """All SERVICES at once; returns when they are ready."""
