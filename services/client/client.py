@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Final, NamedTuple, Self, TypeAlias, cast
+from typing import Final, Literal, NamedTuple, Self, TypeAlias, cast
 from urllib.parse import quote, urlencode
 
 import httpx2
@@ -25,6 +25,8 @@ RETRIED_STATUSES: Final = frozenset({429, 502, 503, 504})
 ANSWER_BYTES_SHOWN: Final = 500
 
 Query: TypeAlias = Mapping[str, str | int | None]
+DecisionScope: TypeAlias = Literal["call", "turn", "thread"]
+Resolution: TypeAlias = Literal["succeeded", "failed", "again", "abandoned"]
 
 
 class ClientError(Exception):
@@ -177,6 +179,26 @@ class ThreadlogClient:
         path = f"/v1/threads/{quote(thread, safe='')}"
         return await self.command(path, {"config": config}, idempotency_key, wait_applied=wait_applied, method="PATCH")
 
+    async def withdraw(
+        self, thread: str, input_id: str, *, idempotency_key: str | None = None, wait_applied: bool = False
+    ) -> Accepted:
+        """Take an input back. Whether it was still there to be taken back tells `wait_applied`, by the `effect`."""
+        path = f"/v1/threads/{quote(thread, safe='')}/inputs/{quote(input_id, safe='')}/withdraw"
+        return await self.command(path, {}, idempotency_key, wait_applied=wait_applied)
+
+    async def close_thread(
+        self,
+        thread: str,
+        *,
+        reason: str | None = None,
+        idempotency_key: str | None = None,
+        wait_applied: bool = False,
+    ) -> Accepted:
+        """For good: the open turn is cancelled, what is queued is dropped, and nothing can be submitted any more."""
+        body: JsonObject = {} if reason is None else {"reason": reason}
+        path = f"/v1/threads/{quote(thread, safe='')}/close"
+        return await self.command(path, body, idempotency_key, wait_applied=wait_applied)
+
     async def decide(
         self,
         thread: str,
@@ -185,14 +207,63 @@ class ThreadlogClient:
         *,
         approve: bool,
         reason: str | None = None,
+        scope: DecisionScope = "call",
+        tool: str | None = None,
+        args: JsonObject | None = None,
         idempotency_key: str | None = None,
     ) -> Accepted:
-        """Approve or deny a tool call that waits. Raises RefusedError (409) where somebody else was first."""
+        """Approve or deny a tool call that waits. `call_hash` is that of the call as it was shown.
+
+        An approval may be for more than this call: with the scope `turn` or `thread` for the same call whenever it
+        comes again, with `tool` for every call of that tool. `args` replace the arguments that were proposed. The
+        `reason` of a denial is told to the model. Raises RefusedError (409) where somebody else was first: `decided` in
+        its body says who, and what.
+        """
         body: JsonObject = {"decision": "approve" if approve else "deny", "call_hash": call_hash}
         if reason is not None:
             body["reason"] = reason
-        path = f"/v1/threads/{quote(thread, safe='')}/tool-calls/{quote(call, safe='')}/decision"
-        return await self.command(path, body, idempotency_key)
+        if scope != "call":
+            body["scope"] = scope
+        if tool is not None:
+            body["tool"] = tool
+        if args is not None:
+            body["args"] = args
+        return await self.command(f"{_call_path(thread, call)}/decision", body, idempotency_key)
+
+    async def post_result(
+        self,
+        thread: str,
+        call: str,
+        *,
+        outcome: Literal["succeeded", "failed"],
+        result: JsonValue = None,
+        idempotency_key: str | None = None,
+    ) -> Accepted:
+        """How a client tool's call ended that this client has run. The first result counts; for another one, this
+        raises RefusedError (409).
+        """
+        body: JsonObject = {"outcome": outcome, "result": result}
+        return await self.command(f"{_call_path(thread, call)}/result", body, idempotency_key)
+
+    async def resolve(
+        self,
+        thread: str,
+        call: str,
+        decision: Resolution,
+        *,
+        result: JsonValue = None,
+        note: str | None = None,
+        idempotency_key: str | None = None,
+    ) -> Accepted:
+        """Settle a call of which is not known whether it ran: it `succeeded` or `failed`, with that result; it may run
+        `again`; or it is `abandoned`. `note` says how that is known. Raises RefusedError (409) where it is not unknown.
+        """
+        body: JsonObject = {"decision": decision}
+        if result is not None:
+            body["result"] = result
+        if note is not None:
+            body["note"] = note
+        return await self.command(f"{_call_path(thread, call)}/resolution", body, idempotency_key)
 
     async def command(
         self,
@@ -228,6 +299,14 @@ class ThreadlogClient:
 
     async def tool_calls(self, thread: str, **query: str | int | None) -> JsonObject:
         return await self.get(f"/v1/threads/{quote(thread, safe='')}/tool-calls", query)
+
+    async def approvals(self, **query: str | int | None) -> JsonObject:
+        """Calls of the tenant's threads that wait for a decision; `thread` narrows it to one of them."""
+        return await self.get("/v1/approvals", query)
+
+    async def unknown_calls(self, **query: str | int | None) -> JsonObject:
+        """Calls of which is not known whether they ran, and which wait for a person; `thread` as above."""
+        return await self.get("/v1/unknown-calls", query)
 
     async def events(self, thread: str, **query: str | int | None) -> JsonObject:
         """A page: `events`, `next_after`, `end`."""
@@ -368,6 +447,10 @@ class _Patience:
         await asyncio.sleep(seconds)
 
 
+def _call_path(thread: str, call: str) -> str:
+    return f"/v1/threads/{quote(thread, safe='')}/tool-calls/{quote(call, safe='')}"
+
+
 def _next_seq(fact: Fact, after: int) -> int:
     if fact.seq != after + 1:
         raise StreamError(f"seq {fact.seq} came after {after}")
@@ -383,11 +466,13 @@ __all__ = [
     "Accepted",
     "ClientError",
     "ClientLimits",
+    "DecisionScope",
     "Fact",
     "JsonObject",
     "JsonValue",
     "Live",
     "RefusedError",
+    "Resolution",
     "ThreadlogClient",
     "UnreachableError",
 ]

@@ -140,6 +140,8 @@ async def test_reads_ask_for_json() -> None:
         await client.items("t1", at_least="0:5")
         await client.tool_calls("t1")
         await client.events("t1", after=3)
+        await client.approvals(thread="t1", limit=None)
+        await client.unknown_calls()
     paths = [str(request.url).removeprefix("http://threadlog.test/v1") for request in server.requests]
     assert paths == [
         "/threads?limit=2",
@@ -147,6 +149,8 @@ async def test_reads_ask_for_json() -> None:
         "/threads/t1/items?at_least=0%3A5",
         "/threads/t1/tool-calls",
         "/threads/t1/events?after=3",
+        "/approvals?thread=t1",
+        "/unknown-calls",
     ]
     assert {request.headers["accept"] for request in server.requests} == {"application/json"}
 
