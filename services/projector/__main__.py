@@ -10,6 +10,7 @@ from services.chassis.telemetry import configure_logging
 from services.projector.garbage import collect_seldom
 from services.projector.loop import Projector
 from services.projector.metrics import ProjectorMetrics
+from services.projector.postgres_store import PostgresStores
 from services.projector.settings import ProjectorSettings
 
 
@@ -22,9 +23,8 @@ async def serve(settings: ProjectorSettings, lifecycle: Lifecycle) -> None:
         return None if projector is not None and projector.is_ready else "no partitions yet"
 
     async with surroundings(settings, "projector", registry, not_ready=not_ready) as around:
-        projector = await Projector.start(
-            around.log, settings.postgres_dsn, settings, SystemClock(), metrics, draw_id()[:8]
-        )
+        stores = PostgresStores(settings.postgres_dsn, settings)
+        projector = await Projector.start(around.log, stores, settings, SystemClock(), metrics, draw_id()[:8])
         await projector.run(lifecycle.stopping)
 
 

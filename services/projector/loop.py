@@ -21,7 +21,6 @@ from schemas.topics import THREAD_EVENTS
 from services.chassis.clock import Clock
 from services.chassis.log import Incoming, Log, LogError, Reader, TopicPartition
 from services.projector.apply import Applier
-from services.projector.database import AWAY
 from services.projector.dead_letter_topic import DeadLetterTopic
 from services.projector.errors import (
     NOWHERE,
@@ -31,12 +30,11 @@ from services.projector.errors import (
     ProjectorError,
     StoreAwayError,
 )
-from services.projector.generations import ensure_live
 from services.projector.metrics import ProjectorMetrics
 from services.projector.pacing import Pacing
 from services.projector.retries import again_while_away
 from services.projector.settings import ProjectorSettings
-from services.projector.store import Claim, Generation, GenerationStore
+from services.projector.store import Claim, Generation, Stores
 
 GROUP: Final = "threadlog-projector"
 TOPIC: Final = THREAD_EVENTS.name
@@ -55,7 +53,7 @@ class Projector:
     def __init__(
         self,
         log: Log,
-        dsn: str,
+        stores: Stores,
         settings: ProjectorSettings,
         clock: Clock,
         metrics: ProjectorMetrics,
@@ -64,7 +62,7 @@ class Projector:
         partitions: int,
     ) -> None:
         self._log = log
-        self._dsn = dsn
+        self._stores = stores
         self._settings = settings
         self._clock = clock
         self._metrics = metrics
@@ -87,7 +85,7 @@ class Projector:
     async def start(
         cls,
         log: Log,
-        dsn: str,
+        stores: Stores,
         settings: ProjectorSettings,
         clock: Clock,
         metrics: ProjectorMetrics,
@@ -98,7 +96,7 @@ class Projector:
         Raises OtherLogError, OtherVersionError, NotMigratedError: what a person has to decide.
         """
         cluster_id, partitions = await log.cluster_id(), await log.partition_count(TOPIC)
-        projector = cls(log, dsn, settings, clock, metrics, incarnation, cluster_id, partitions)
+        projector = cls(log, stores, settings, clock, metrics, incarnation, cluster_id, partitions)
         projector._use(await projector._live_generation())
         return projector
 
@@ -318,16 +316,10 @@ class Projector:
     # Generations
 
     async def _live_generation(self) -> Generation:
-        async def look() -> Generation:
-            try:
-                return await ensure_live(self._dsn, self._settings, self._cluster_id)
-            except AWAY as error:
-                raise StoreAwayError(f"{type(error).__name__}: {error}") from error
-
-        return await again_while_away(look, self._settings, self._metrics)
+        return await again_while_away(lambda: self._stores.live(self._cluster_id), self._settings, self._metrics)
 
     def _use(self, generation: Generation) -> None:
-        store = GenerationStore(self._dsn, self._settings, generation)
+        store = self._stores.open(generation)
         publish = self._dead_letters.publish
         self._applier = Applier(store, self._partition_of(), publish, self._clock, self._settings, self._metrics)
         self._metrics.generation.set(generation.number)

@@ -32,9 +32,10 @@ from services.projector.generations import (
     unfinished_generations,
 )
 from services.projector.metrics import ProjectorMetrics
+from services.projector.postgres_store import PostgresStore
 from services.projector.projections.dead_letters import DeadLetter
 from services.projector.settings import ProjectorSettings
-from services.projector.store import Generation, GenerationStore
+from services.projector.store import Generation
 
 TOPIC: Final = THREAD_EVENTS.name
 POLL_MS: Final = 100
@@ -115,7 +116,7 @@ class _Rebuild:
         self._on_progress = on_progress
         self._connection = connection
         self._old = old
-        self._store = GenerationStore(dsn, settings, generation)
+        self._store = PostgresStore(dsn, settings, generation)
         self._generation = generation
         self._metrics = ProjectorMetrics.register(CollectorRegistry())
         self._published_below: Mapping[int, int] = {}

@@ -1,46 +1,14 @@
-"""One generation in Postgres: positions, states and rows, written in one transaction per batch.
-
-New rows go in by COPY, which is the fastest way and needs no check for conflicts: the fence in the same transaction
-lets only one projector write a partition, each record once, and a batch knows which of its rows are new. Changes of
-rows that exist go in as one UPDATE per table from arrays.
+"""Where the projector keeps what it makes of the log: a port with two implementations, `projector.postgres_store` and
+the one in memory of the tests. Both pass `tests/contract/test_views.py`.
 """
 
-import contextlib
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Final, NamedTuple
+from typing import NamedTuple, Protocol
 
-import asyncpg
-
-from schemas.ids import TenantId, ThreadId, ThreadKey
-from schemas.state import FOLD_VERSION, load_state
-from services.chassis.sql_files import SqlFiles
-from services.projector.database import AWAY, Link
-from services.projector.errors import (
-    NOWHERE,
-    FenceError,
-    GenerationGoneError,
-    RowRefusedError,
-    StoreAwayError,
-    StoredPosition,
-)
-from services.projector.projections import dead_letters, events, threads, usage
+from schemas.ids import ThreadKey
+from services.projector.errors import NOWHERE, FenceError, StoredPosition
 from services.projector.projections.batch import Batch, Kept
-from services.projector.projections.changes import Table
-from services.projector.projections.rows import ALL, KEYS, Rows
-from services.projector.settings import ProjectorSettings
-
-_GONE: Final = (asyncpg.UndefinedTableError, asyncpg.InvalidSchemaNameError)
-_REFUSED: Final = (
-    asyncpg.DataError,
-    asyncpg.ProgramLimitExceededError,
-    asyncpg.IntegrityConstraintViolationError,
-    ValueError,
-    TypeError,
-    OverflowError,
-)
-_TABLES: Final[tuple[Table, ...]] = ("turns", "steps", "tool_calls", "items")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,130 +39,56 @@ class Span(NamedTuple):
     to_offset: int
 
 
-class GenerationStore:
-    """Writes and loads have a connection each, so that states can be loaded while a batch is written."""
+class GenerationStore(Protocol):
+    """One generation. Loads and writes may run at the same time, two of the same kind may not.
 
-    def __init__(self, dsn: str, settings: ProjectorSettings, generation: Generation) -> None:
-        self.generation = generation
-        self._writer = Link(dsn, settings, generation.schema)
-        self._loader = Link(dsn, settings, generation.schema)
-        self._sql = SqlFiles(Path(__file__).with_name("sql"))
+    All raise StoreAwayError while the database is away, GenerationGoneError where the generation is there no more.
+    """
 
-    async def close(self) -> None:
-        await self._writer.close()
-        await self._loader.close()
+    @property
+    def generation(self) -> Generation: ...
+
+    async def close(self) -> None: ...
 
     async def claim(self, partitions: Iterable[int], owner: str, cluster_id: str) -> dict[int, Claim]:
         """Take partitions over. Durable before it returns, so that epochs never go back with a crashed database."""
-        async with self._connected(self._loader) as connection, connection.transaction():
-            await connection.execute("set local synchronous_commit = on")
-            rows = await connection.fetch(
-                self._sql["claim_positions"], self.generation.topic, sorted(partitions), owner, cluster_id
-            )
-        return {row["partition"]: Claim(row["next_offset"], row["owner_epoch"], row["cluster_id"]) for row in rows}
+        ...
 
-    async def positions(self) -> dict[int, StoredPosition]:
-        async with self._connected(self._loader) as connection:
-            rows = await connection.fetch(self._sql["select_positions"], self.generation.topic)
-        return {row["partition"]: StoredPosition(row["next_offset"], row["owner"], row["owner_epoch"]) for row in rows}
+    async def positions(self) -> dict[int, StoredPosition]: ...
 
     async def load(self, keys: Sequence[ThreadKey]) -> dict[ThreadKey, Kept]:
-        """Of those of the keys that have a row, in one query."""
-        async with self._connected(self._loader) as connection:
-            rows = await connection.fetch(
-                self._sql["select_states"], [key.tenant for key in keys], [key.thread for key in keys]
-            )
-        return dict([_kept(*row) for row in rows])
+        """Of those of the keys that have a row, in one snapshot."""
+        ...
 
     async def write(self, batch: Batch, spans: Sequence[Span]) -> None:
-        """All of the batch or nothing. Idempotent by the positions: what is stored already is not stored again."""
-        async with self._connected(self._writer) as connection:
-            try:
-                async with connection.transaction():
-                    await self._move(connection, spans)
-                    await self._write_rows(connection, batch.rows)
-            except FenceError as error:
-                if not _is_written(spans, error.stored):
-                    raise
+        """All of the batch or nothing. Idempotent by the positions: what is stored already is not stored again.
 
-    async def _move(self, connection: asyncpg.Connection, spans: Sequence[Span]) -> None:
-        topic = self.generation.topic
-        moved = await connection.fetch(self._sql["move_positions"], topic, *_columns(spans))
-        if len(moved) == len(spans):
-            return
-        rows = await connection.fetch(self._sql["select_positions"], topic)
-        everything = {row["partition"]: StoredPosition(*row[1:4]) for row in rows}
-        missed = {span.partition for span in spans} - {row["partition"] for row in moved}
-        stored = {partition: everything.get(partition, NOWHERE) for partition in missed}
-        epochs = {span.partition: span.owner_epoch for span in spans}
-        raise FenceError(stored, frozenset(p for p, at in stored.items() if at.owner_epoch != epochs[p]))
-
-    async def _write_rows(self, connection: asyncpg.Connection, rows: Rows) -> None:
-        for table, records, columns in (
-            ("thread_states", rows.new_states, threads.STATE_COLUMNS),
-            ("threads", rows.new_threads, threads.COLUMNS),
-            ("events", rows.events, events.COLUMNS),
-            ("usage", rows.usage, usage.COLUMNS),
-            ("dead_letters", rows.dead_letters, dead_letters.COLUMNS),
-            *[(table, rows.new_rows(table), (*KEYS[table], *ALL[table])) for table in _TABLES if rows.new[table]],
-        ):
-            if records:
-                await connection.copy_records_to_table(table, records=records, columns=columns)
-        changes: tuple[tuple[str, Sequence[Sequence[object]]], ...] = (
-            ("change_thread_states", rows.changed_states),
-            ("change_threads", rows.changed_threads),
-            *[(f"change_{table}", _changed(rows, table)) for table in _TABLES if rows.changed[table]],
-            # In this order: each reaches rows that the statements before it wrote.
-            ("edit_call_items", [(*key, args) for key, args in rows.edits.items()]),
-            ("rewind_items", rows.rewinds),
-            ("compact_items", rows.compactions),
-        )
-        for name, changed in changes:
-            if changed:
-                await connection.execute(self._sql[name], *_columns(changed))
-
-    @contextlib.asynccontextmanager
-    async def _connected(self, link: Link) -> AsyncIterator[asyncpg.Connection]:
-        """A connection, and its errors as ours."""
-        try:
-            connection = await link.connection()
-        except AWAY as error:
-            raise StoreAwayError(f"{type(error).__name__}: {error}") from error
-        try:
-            yield connection
-        except _GONE as error:
-            raise GenerationGoneError(f"{self.generation.schema} is not there as it was: {error}") from error
-        except _REFUSED as error:
-            raise RowRefusedError(type(error).__name__) from error
-        except AWAY as error:
-            await link.close()  # whatever state it is in: the next try makes a new one
-            raise StoreAwayError(f"{type(error).__name__}: {error}") from error
+        Raises FenceError where a span is not that of its partition, RowRefusedError. A crash may lose the last ones.
+        """
+        ...
 
 
-def _columns(rows: Sequence[Sequence[object]]) -> Iterable[list[object]]:
-    return map(list, zip(*rows, strict=True))
+class Stores(Protocol):
+    """The generations of one database."""
+
+    async def live(self, cluster_id: str) -> Generation:
+        """The live one; an empty one where there is none. Raises StoreAwayError; and OtherLogError, OtherVersionError,
+        NotMigratedError, which a person has to see to.
+        """
+        ...
+
+    def open(self, generation: Generation) -> GenerationStore: ...
 
 
-def _changed(rows: Rows, table: Table) -> list[tuple[object, ...]]:
-    changed = rows.changed_rows(table)
-    if table != "turns":
-        return changed
-    # An array of arrays would come out flat, so the last column, unknown_calls, goes in joined.
-    return [(*row[:-1], ",".join(row[-1]) if isinstance(row[-1], list) else None) for row in changed]
+def fence_error(spans: Sequence[Span], moved: set[int], everything: Mapping[int, StoredPosition]) -> FenceError | None:
+    """Why the spans could not all be moved, given where all partitions are.
 
-
-def _is_written(spans: Sequence[Span], stored: Mapping[int, StoredPosition]) -> bool:
-    """Whether the batch was committed before, by a try whose answer was lost."""
-    return all(
-        (at := stored.get(span.partition)) is not None
-        and at.owner_epoch == span.owner_epoch
-        and at.next_offset == span.to_offset
-        for span in spans
-    )
-
-
-def _kept(tenant: str, thread: str, fold_version: int, quarantined: str | None, state: str) -> tuple[ThreadKey, Kept]:
-    key = ThreadKey(TenantId(tenant), ThreadId(thread))
-    if fold_version != FOLD_VERSION:
-        raise GenerationGoneError(f"the state of {key} is of fold version {fold_version}, not {FOLD_VERSION}")
-    return key, Kept(load_state(state.encode()), quarantined, is_stored=True)
+    None where they are where the batch would have left them: it was written before, by a try whose answer was lost.
+    """
+    missed = [span for span in spans if span.partition not in moved]
+    stored = {span.partition: everything.get(span.partition, NOWHERE) for span in missed}
+    taken_over = {span.partition for span in missed if stored[span.partition].owner_epoch != span.owner_epoch}
+    is_written = all(stored[span.partition].next_offset == span.to_offset for span in missed)
+    if is_written and not taken_over and len(missed) == len(spans):
+        return None
+    return FenceError(stored, frozenset(taken_over))

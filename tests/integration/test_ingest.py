@@ -37,6 +37,7 @@ from services.projector.generations import ensure_live
 from services.projector.generations import migrate as migrate_views
 from services.projector.loop import Projector
 from services.projector.metrics import ProjectorMetrics
+from services.projector.postgres_store import PostgresStores
 from services.projector.settings import ProjectorSettings
 from tests.support import histories
 from tests.support.simulated_log import SimulatedBroker
@@ -61,7 +62,9 @@ class Place:
         settings = ProjectorSettings(postgres_dsn=self.dsn, projector_batch_interval_idle_ms=1)
         metrics = ProjectorMetrics.register(CollectorRegistry())
         log = self.broker.connect("projector")
-        projector = await Projector.start(log, self.dsn, settings, SystemClock(), metrics, "1")
+        projector = await Projector.start(
+            log, PostgresStores(self.dsn, settings), settings, SystemClock(), metrics, "1"
+        )
         stopping = asyncio.Event()
         running = asyncio.create_task(projector.run(stopping))
 

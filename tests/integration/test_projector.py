@@ -18,8 +18,9 @@ from services.projector.generations import (
     migrate,
     view_checksums,
 )
+from services.projector.postgres_store import PostgresStore
 from services.projector.projections.batch import Batch
-from services.projector.store import GenerationStore, Span
+from services.projector.store import Span
 from tests.support.applying import DeadLetters, applier_of
 from tests.support.histories import (
     USER,
@@ -162,7 +163,7 @@ async def test_a_database_that_went_back_is_noticed(database: str, connection: A
         assert raised.value.taken_over == set() and raised.value.stored[3].next_offset == 0
 
 
-class Flaky(GenerationStore):
+class Flaky(PostgresStore):
     """The answer of a commit gets lost, or the database was away before it."""
 
     def __init__(self, *arguments: Any, before: int = 0, after: int = 0) -> None:

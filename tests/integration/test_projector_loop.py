@@ -29,6 +29,7 @@ from services.projector.generations import (
 )
 from services.projector.loop import GROUP, Projector
 from services.projector.metrics import ProjectorMetrics
+from services.projector.postgres_store import PostgresStores
 from services.projector.rebuild import rebuild
 from tests.support.histories import (
     History,
@@ -236,7 +237,9 @@ async def test_on_kafka_what_is_appended_is_shown_and_a_rebuild_is_the_same(
     metrics = ProjectorMetrics.register(CollectorRegistry())
     stopping = asyncio.Event()
     try:
-        projector = await Projector.start(log, database, settings, SystemClock(), metrics, "one")
+        projector = await Projector.start(
+            log, PostgresStores(database, settings), settings, SystemClock(), metrics, "one"
+        )
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(projector.run(stopping))
             appended = 0

@@ -9,6 +9,7 @@ from schemas.ids import ThreadKey
 from services.chassis.clock import SystemClock
 from services.projector.apply import Applier, PublishDeadLetters
 from services.projector.metrics import ProjectorMetrics
+from services.projector.postgres_store import PostgresStore
 from services.projector.projections.dead_letters import DeadLetter
 from services.projector.settings import ProjectorSettings
 from services.projector.store import Generation, GenerationStore
@@ -32,7 +33,7 @@ async def applier_of(
     owner: str = "test",
 ) -> AsyncIterator[Applier]:
     """It has claimed the partitions. Every key is at home in partition 3 unless the test says otherwise."""
-    store = store or GenerationStore(settings.postgres_dsn, settings, generation)
+    store = store or PostgresStore(settings.postgres_dsn, settings, generation)
     metrics = ProjectorMetrics.register(CollectorRegistry())
     applier = Applier(store, partition_of, publish, SystemClock(), settings, metrics)
     applier.hold(await store.claim(partitions, owner, "cluster"))

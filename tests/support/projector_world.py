@@ -22,6 +22,7 @@ from services.projector.generations import (
 )
 from services.projector.loop import Projector
 from services.projector.metrics import ProjectorMetrics
+from services.projector.postgres_store import PostgresStores
 from services.projector.settings import ProjectorSettings
 from services.projector.store import Generation
 from tests.support.applying import applier_of
@@ -154,7 +155,9 @@ class World:
         settings = settings_of(self.dsn, instance=instance, **changed)
         log = self.broker.connect(f"projector-{instance}")
         metrics = ProjectorMetrics.register(CollectorRegistry())
-        projector = await Projector.start(log, self.dsn, settings, SystemClock(), metrics, f"run-{instance}")
+        projector = await Projector.start(
+            log, PostgresStores(self.dsn, settings), settings, SystemClock(), metrics, f"run-{instance}"
+        )
         stopping = asyncio.Event()
         async with asyncio.TaskGroup() as tasks:
             running = tasks.create_task(projector.run(stopping))
