@@ -9,7 +9,6 @@ such, and never claimed, denied or run a second time. It is forgotten only once 
 """
 
 import asyncio
-from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -17,21 +16,21 @@ from functools import partial
 import pydantic
 import structlog
 
-from schemas.codec import Encoded, Unreadable, decode, encode
-from schemas.errors import LimitError
+from schemas.codec import Unreadable, decode
 from schemas.events import Event, FileChange, ToolCallFinished, ToolCallLost, ToolCallStarted
 from schemas.ids import ThreadKey, derive_service_event, idempotency_key
-from schemas.progress import Heartbeat, Progress, Quarantine, ToolOutput, encode_progress
+from schemas.progress import Heartbeat, Progress, Quarantine, ToolOutput
 from schemas.state import Call, ThreadState, is_active
 from schemas.thread import Verdict, fold
-from schemas.topics import THREAD_EVENTS, THREAD_PROGRESS
+from schemas.topics import THREAD_EVENTS
 from services.chassis.clock import Clock
 from services.chassis.fold_loop import Held as HeldThread
 from services.chassis.fold_loop import Partition as AssignedPartition
-from services.chassis.log import Incoming, Log, Outgoing, TopicPartition
+from services.chassis.log import Incoming, Log, TopicPartition
 from services.chassis.storable import storable_json, storable_text
 from services.chassis.text_batch import TextBatch
 from services.chassis.timers import Timers
+from services.tool_executor.appends import Appends
 from services.tool_executor.claim import (
     Attempt,
     before_running,
@@ -44,12 +43,11 @@ from services.tool_executor.claim import (
 )
 from services.tool_executor.leases import Leases
 from services.tool_executor.metrics import ExecutorMetrics
-from services.tool_executor.output import text_result
+from services.tool_executor.places import Places
 from services.tool_executor.tools import ToolEnd, ToolRequest, ToolRunner
 
 log = structlog.get_logger()
 
-EXECUTOR = "service:tool-executor"
 STRAY_POLL_MS = 500
 
 Spawn = Callable[[Coroutine[None, None, None], str], "asyncio.Task[None]"]
@@ -124,10 +122,11 @@ class Executor:
         self._spawn = spawn
         self._options = options
         self._metrics = metrics
+        self._appends = Appends(log_, clock, options.instance)
+        self._places = Places(
+            options.calls_max, options.calls_per_tenant_max, options.calls_per_tool_max, metrics.running
+        )
         self._stopping = False
-        self._running = 0
-        self._by_tenant: Counter[str] = Counter()
-        self._by_tool: Counter[str] = Counter()
         self._runs: dict[ThreadKey, dict[RunName, Run]] = {}
         self._owned: set[int] = set()
         """Partitions that this process acts for."""
@@ -135,8 +134,6 @@ class Executor:
         """Threads of lost partitions that are read on for their runs."""
         self._waiting: dict[Held, Partition] = {}
         self._is_offering = False
-        self._idle = asyncio.Event()
-        self._idle.set()
 
     # Follower
 
@@ -225,7 +222,7 @@ class Executor:
         for call in claimable(held.state, self._options.pool):
             if (call.call, call.attempt) in runs or self._stopping:
                 continue
-            if not self._has_room(held, call.tool):
+            if not self._places.has_room(held.key.tenant, call.tool):
                 self._waiting[held] = partition
                 self._metrics.waiting.set(len(self._waiting))
                 return
@@ -396,54 +393,22 @@ class Executor:
         self._timers.at(retry_ms, partial(self._append_surely, partition, held, run, events))
 
     def _append(self, partition: Partition, held: Held, events: list[Event]) -> "asyncio.Future[tuple[int, ...]]":
-        now = self._clock.now_ms()
-        key = held.key.to_bytes()
-        outgoing = []
-        for event in events:
-            try:
-                encoded = self._encode(held, event, now)
-            except LimitError as error:
-                encoded = self._encode(held, _without_result(event, str(error)), now)
-            outgoing.append(Outgoing(key, encoded.value, encoded.headers, now))
-        return self._log.appender.append(THREAD_EVENTS.name, partition.number, outgoing)
-
-    def _encode(self, held: Held, event: Event, now: int) -> Encoded:
-        source = f"tool-executor/{self._options.instance}"
-        return encode(held.key, event, source=source, actor=EXECUTOR, time_ms=now)
+        return self._appends.events(partition.number, held.key, events)
 
     def _progress(self, partition: Partition, held: Held, progress: Progress) -> None:
-        value, headers = encode_progress(progress)
-        outgoing = Outgoing(held.key.to_bytes(), value, headers, self._clock.now_ms())
-        self._log.appender.append_lossy(THREAD_PROGRESS.name, partition.number, [outgoing])
+        self._appends.progress(partition.number, held.key, progress)
 
     # Limits
 
-    def _has_room(self, held: Held, tool: str) -> bool:
-        options = self._options
-        return (
-            self._running < options.calls_max
-            and self._by_tenant[held.key.tenant] < options.calls_per_tenant_max
-            and self._by_tool[tool] < options.calls_per_tool_max
-        )
-
     def _take(self, held: Held, run: Run) -> None:
         run.counted = True
-        self._running += 1
-        self._by_tenant[held.key.tenant] += 1
-        self._by_tool[run.tool] += 1
-        self._metrics.running.set(self._running)
-        self._idle.clear()
+        self._places.take(held.key.tenant, run.tool)
 
     def _release(self, held: Held, run: Run) -> None:
         if not run.counted:
             return
         run.counted = False
-        self._running -= 1
-        self._by_tenant[held.key.tenant] -= 1
-        self._by_tool[run.tool] -= 1
-        self._metrics.running.set(self._running)
-        if self._running == 0:
-            self._idle.set()
+        self._places.release(held.key.tenant, run.tool)
         if self._waiting and not self._is_offering:
             self._is_offering = True
             asyncio.get_running_loop().call_soon(self._offer_room)
@@ -452,7 +417,7 @@ class Executor:
         """To each that waits, in order. Who still finds none goes to the end."""
         self._is_offering = False
         for _ in range(len(self._waiting)):
-            if self._running >= self._options.calls_max:
+            if self._places.are_full():
                 break
             held = next(iter(self._waiting))
             self._look_at(self._waiting.pop(held), held)
@@ -516,16 +481,16 @@ class Executor:
         self._stopping = True
         try:
             async with asyncio.timeout(seconds):
-                await self._idle.wait()
+                await self._places.idle.wait()
         except TimeoutError:
             for runs in self._runs.values():
                 for run in runs.values():
                     run.cancelled.set()
             try:
                 async with asyncio.timeout(kill_seconds):
-                    await self._idle.wait()
+                    await self._places.idle.wait()
             except TimeoutError:
-                log.warning("calls_left_running", calls=self._running)
+                log.warning("calls_left_running", calls=self._places.taken)
 
 
 def _file_changes(end: ToolEnd) -> tuple[FileChange, ...]:
@@ -535,10 +500,3 @@ def _file_changes(end: ToolEnd) -> tuple[FileChange, ...]:
     except pydantic.ValidationError as error:
         log.warning("file_changes_refused", error=str(error)[:500])
         return ()
-
-
-def _without_result(event: Event, why: str) -> Event:
-    """An end whose result is over the record limit, with the reason in its place."""
-    if isinstance(event, ToolCallFinished):
-        return event.model_copy(update={"result": text_result(why, True), "changes": ()})
-    return event

@@ -401,7 +401,7 @@ class Chaos:
         for process in self.world.processes:
             executor = getattr(process, "executor", None)
             if executor is not None and process.is_alive:
-                assert executor._running == 0, f"{process.owner} holds places of calls that ended"
+                assert executor._places.taken == 0, f"{process.owner} holds places of calls that ended"
 
 
 def _is_at_rest(state: ThreadState) -> bool:
