@@ -1,26 +1,34 @@
 """`threadlog chat`: a conversation in the terminal.
 
 Reading a line is the main thread's, between turns; a turn runs in the event loop. So line editing works, and Ctrl-C
-means what it should: at the prompt it leaves, during a turn it cancels the turn. While a person decides about a call,
-nothing is read from the service; should it cut the stream meanwhile, the client comes back by its cursor.
+means what it should: at the prompt it leaves, during a turn it cancels the turn. A line that is typed during a turn
+steers it. While a person decides about a call, nothing is read from the service; should it cut the stream meanwhile,
+the client comes back by its cursor.
 """
 
 import asyncio
+import os
 import signal
 import sys
-from contextlib import aclosing, suppress
-from typing import Annotated
+from collections.abc import Coroutine, Iterator
+from contextlib import aclosing, contextmanager, suppress
+from typing import Annotated, Final
 
 import typer
 
 from services.cli.connection import TENANT, URL, Tenant, Token, Url, connect
 from services.cli.show import Conversation
-from services.client.client import ClientError, RefusedError, ThreadlogClient
+from services.client.client import ClientError, RefusedError, Resolution, ThreadlogClient
 from services.client.sse import Fact, JsonObject
 
-PROMPT = "> "
-APPROVAL = "may {call} run? [y/N] "
-REFUSAL = "the person at the terminal said no"
+PROMPT: Final = "> "
+APPROVAL: Final = "may {call} run? [y/N] "
+REFUSAL: Final = "the person at the terminal said no"
+RESOLUTION: Final = "what became of {call}? [s]ucceeded, [f]ailed, run it [a]gain, [g]ive it up; Enter leaves it open: "
+KNOWLEDGE: Final = "how do you know? (the model reads it, too) "
+RESOLUTIONS: Final[dict[str, Resolution]] = {"s": "succeeded", "f": "failed", "a": "again", "g": "abandoned"}
+OPEN_CALLS: Final = frozenset({"waiting", "unknown"})
+LINE_BYTES_MAX: Final = 65_536
 
 
 def chat(
@@ -31,7 +39,9 @@ def chat(
     token: Token = None,
     tenant: Tenant = TENANT,
 ) -> None:
-    """Talk to an agent. Ctrl-C cancels the turn; at the prompt, Ctrl-C or Ctrl-D leaves."""
+    """Talk to an agent. During a turn, a line that you type steers it, and Ctrl-C cancels it; calls that wait for you
+    are asked about. At the prompt, Ctrl-C or Ctrl-D leaves.
+    """
     with suppress(ImportError):
         import readline  # noqa: F401 - gives input() history and editing
     config: JsonObject = {}
@@ -40,9 +50,10 @@ def chat(
     if instructions is not None:
         config["instructions"] = instructions
     with asyncio.Runner() as runner:
-        chatting = Chat(config, thread, colors=sys.stdout.isatty())
-        runner.run(chatting.open(url, token, tenant))
+        lines = sys.stdin.fileno() if sys.stdin.isatty() else None
+        chatting = Chat(config, thread, colors=sys.stdout.isatty(), lines=lines)
         try:
+            runner.run(chatting.open(url, token, tenant))
             while True:
                 text = _ask(PROMPT)
                 if text is None:
@@ -58,18 +69,27 @@ def chat(
 
 
 class Chat:
-    def __init__(self, config: JsonObject, thread: str | None, *, colors: bool) -> None:
+    def __init__(self, config: JsonObject, thread: str | None, *, colors: bool, lines: int | None = None) -> None:
+        """`lines` is the file descriptor of which each line that comes during a turn steers it."""
         self.thread = thread
         self._config = config
         self._shown = Conversation(colors=colors)
+        self._lines = lines
         self._after = 0
         self._client: ThreadlogClient | None = None
-        self._cancelling: set[asyncio.Task[None]] = set()
+        self._commands: set[asyncio.Task[None]] = set()
 
     async def open(self, url: str, token: str | None, tenant: str) -> None:
+        """Shows what was said before; where a turn is open, goes on with it until it has ended."""
         self._client = connect(url, token, tenant)
-        if self.thread is not None:
-            await self._catch_up(self._client, self.thread)
+        if self.thread is None:
+            return
+        await self._catch_up(self._client, self.thread)
+        if self._shown.open_turn is not None:
+            with self._heard(self._client, self.thread):
+                for call in await self._calls(self._client, self.thread, self._after):
+                    await self._ask_about(self._client, self.thread, call)
+                await self._follow(self._client, self.thread)
 
     async def close(self) -> None:
         if self._client is not None:
@@ -84,38 +104,93 @@ class Chat:
             self.thread = accepted.thread
         else:
             accepted = await client.submit(self.thread, text)
-        self._cancel_on_interrupt(client, self.thread)
-        try:
-            async with aclosing(client.follow(self.thread, self._after)) as events:
-                async for event in events:
-                    if not isinstance(event, Fact):
-                        _write(self._shown.live(event))
-                        continue
-                    self._after = event.seq
-                    _write(self._shown.fact(event))
-                    if event.kind == "tool_call.approval_requested" and event.applied:
-                        await self._decide(client, self.thread, event)
-                    if event.kind == "turn.ended" and event.applied:
-                        return
-        finally:
-            asyncio.get_running_loop().remove_signal_handler(signal.SIGINT)
+        with self._heard(client, self.thread):
+            await self._follow(client, self.thread)
 
-    async def _decide(self, client: ThreadlogClient, thread: str, request: Fact) -> None:
-        call, call_hash = str(request.data["call"]), str(request.data["call_hash"])
-        asyncio.get_running_loop().remove_signal_handler(signal.SIGINT)
-        answer = _ask(APPROVAL.format(call=call))
-        self._cancel_on_interrupt(client, thread)
-        if answer is None:
-            self._on_interrupt(client, thread)
-            return
-        approve = answer.strip().lower() in {"y", "yes"}
+    async def _follow(self, client: ThreadlogClient, thread: str) -> None:
+        async with aclosing(client.follow(thread, self._after)) as events:
+            async for event in events:
+                if not isinstance(event, Fact):
+                    _write(self._shown.live(event))
+                    continue
+                self._after = event.seq
+                _write(self._shown.fact(event))
+                if not event.applied:
+                    continue
+                if event.kind == "tool_call.approval_requested":
+                    await self._ask_about(client, thread, {"status": "waiting", **event.data})
+                if event.kind == "tool_call.lost":
+                    for call in await self._calls(client, thread, event.seq):
+                        if call["call"] == event.data["call"] and call["status"] == "unknown":
+                            await self._ask_about(client, thread, call)
+                if event.kind == "turn.ended":
+                    return
+
+    async def _calls(self, client: ThreadlogClient, thread: str, seq: int) -> list[JsonObject]:
+        """Those that wait for a person as of that seq. The log alone would not do: whether a lost call is unknown
+        depends on more than the record that says so.
+        """
+        found: list[JsonObject] = []
+        cursor: str | None = None
+        while True:
+            page = await client.tool_calls(thread, at_least=seq, cursor=cursor)
+            rows = page["data"]
+            assert isinstance(rows, list)
+            found += [row for row in rows if isinstance(row, dict) and row["status"] in OPEN_CALLS]
+            if not page["next_cursor"]:
+                return found
+            cursor = str(page["next_cursor"])
+
+    async def _ask_about(self, client: ThreadlogClient, thread: str, call: JsonObject) -> None:
         try:
-            await client.decide(thread, call, call_hash, approve=approve, reason=None if approve else REFUSAL)
+            if call["status"] == "waiting":
+                await self._decide(client, thread, str(call["call"]), str(call["call_hash"]))
+            else:
+                await self._resolve(client, thread, str(call["call"]))
         except RefusedError as error:
             _write(f"({error})\n")
 
-    def _cancel_on_interrupt(self, client: ThreadlogClient, thread: str) -> None:
-        asyncio.get_running_loop().add_signal_handler(signal.SIGINT, self._on_interrupt, client, thread)
+    async def _decide(self, client: ThreadlogClient, thread: str, call: str, call_hash: str) -> None:
+        answer = self._asked(client, thread, APPROVAL.format(call=call))
+        if answer is None:
+            return
+        approve = answer.lower() in {"y", "yes"}
+        await client.decide(thread, call, call_hash, approve=approve, reason=None if approve else REFUSAL)
+
+    async def _resolve(self, client: ThreadlogClient, thread: str, call: str) -> None:
+        answer = self._asked(client, thread, RESOLUTION.format(call=call))
+        decision = RESOLUTIONS.get(answer[:1].lower()) if answer else None
+        if decision is None:
+            return
+        note = self._asked(client, thread, KNOWLEDGE)
+        if note is None:
+            return
+        result = note if decision in {"succeeded", "failed"} else None
+        await client.resolve(thread, call, decision, result=result or None, note=note or None)
+
+    def _asked(self, client: ThreadlogClient, thread: str, question: str) -> str | None:
+        """None where the person would rather cancel the turn, which is done then."""
+        loop = asyncio.get_running_loop()
+        loop.remove_signal_handler(signal.SIGINT)
+        answer = _ask(question)
+        loop.add_signal_handler(signal.SIGINT, self._on_interrupt, client, thread)
+        if answer is None:
+            self._on_interrupt(client, thread)
+        return None if answer is None else answer.strip()
+
+    @contextmanager
+    def _heard(self, client: ThreadlogClient, thread: str) -> Iterator[None]:
+        """While a turn runs: Ctrl-C, and lines."""
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGINT, self._on_interrupt, client, thread)
+        if self._lines is not None:
+            loop.add_reader(self._lines, self._on_line, self._lines, client, thread)
+        try:
+            yield
+        finally:
+            loop.remove_signal_handler(signal.SIGINT)
+            if self._lines is not None:
+                loop.remove_reader(self._lines)
 
     async def _catch_up(self, client: ThreadlogClient, thread: str) -> None:
         """What was said before, and the cursor after it."""
@@ -136,9 +211,29 @@ class Chat:
         if turn is None:
             _write("\n(the turn has not started yet)\n")
             return
-        task = asyncio.get_running_loop().create_task(_cancel(client, thread, turn))
-        self._cancelling.add(task)
-        task.add_done_callback(self._cancelling.discard)
+        self._start(_cancel(client, thread, turn))
+
+    def _on_line(self, lines: int, client: ThreadlogClient, thread: str) -> None:
+        """A terminal gives whole lines."""
+        try:
+            text = os.read(lines, LINE_BYTES_MAX).decode(errors="replace").strip()
+        except OSError:  # the terminal is gone
+            asyncio.get_running_loop().remove_reader(lines)
+            return
+        if text:
+            self._start(_steer(client, thread, text, self._shown.open_turn))
+
+    def _start(self, command: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(command)
+        self._commands.add(task)
+        task.add_done_callback(self._commands.discard)
+
+
+async def _steer(client: ThreadlogClient, thread: str, text: str, turn: int | None) -> None:
+    try:
+        await client.submit(thread, text, mode="steer", expected_turn=turn)
+    except ClientError as error:
+        _write(f"\n(not taken: {error})\n")
 
 
 async def _cancel(client: ThreadlogClient, thread: str, turn: int) -> None:

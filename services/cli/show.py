@@ -12,7 +12,12 @@ HASH: Final = re.compile(r"=[0-9a-f]{64}$")
 """What no person reads."""
 LINE_CHARACTERS_MAX: Final = 160
 RESULT_LINES_MAX: Final = 6
-LOST: Final = " (it is run again where that is safe; else it waits for a person, and Ctrl-C cancels the turn)"
+LOST: Final = " (it is run again where that is safe; else it is unknown whether it ran, and a person settles it)"
+
+SETTLED_BY_PEOPLE: Final = frozenset(
+    {"tool_call.approved", "tool_call.denied", "tool_call.approval_expired", "tool_call.resolved"}
+)
+"""Or by a policy in their stead."""
 
 DIM, BOLD, RED, GREEN, YELLOW, PLAIN = "\x1b[2m", "\x1b[1m", "\x1b[31m", "\x1b[32m", "\x1b[33m", "\x1b[0m"
 
@@ -39,6 +44,8 @@ class Conversation:
         self._last_step = (0, 0)
         self._heard: dict[str, str] = {}
         """By call, the output that was shown as it came."""
+        self._waiting: dict[str, str] = {}
+        """By id, the steering inputs that no step has taken yet."""
         self._at_line_start = True
         self.open_turn: int | None = None
 
@@ -74,6 +81,10 @@ class Conversation:
                 message = str(error.get("message")) if isinstance(error, dict) else ""
                 again = "asked again" if data.get("retriable") else "given up"
                 return self._own_line(RED, f"the model failed ({again}): {shortened(message, LINE_CHARACTERS_MAX)}")
+            case "input.submitted" | "step.started":
+                return self._steering(fact.kind, data)
+            case _ if fact.kind in SETTLED_BY_PEOPLE:
+                return self._settled_by_people(fact)
             case "tool_call.approval_requested":
                 return self._own_line(YELLOW, f"{data['call']} waits for approval: {data['reason']}")
             case "tool_call.finished":
@@ -92,6 +103,35 @@ class Conversation:
     def note(self, text: str) -> str:
         """Of whoever shows it, on a line of its own."""
         return self._own_line(YELLOW, text)
+
+    def _steering(self, kind: str, data: JsonObject) -> str:
+        if kind == "input.submitted":
+            if data.get("mode") != "steer":
+                return ""
+            self._waiting[str(data["input"])] = text = _said(data)
+            return self._own_line(YELLOW, f"an input for the open turn: {text}")
+        inputs = data.get("inputs")
+        taken = [self._waiting.pop(str(each), None) for each in (inputs if isinstance(inputs, list) else [])]
+        place = f"turn {data['turn']}, step {data['step']}"
+        return "".join([self._own_line(YELLOW, f"{place} takes the input: {text}") for text in taken if text])
+
+    def _settled_by_people(self, fact: Fact) -> str:
+        """Of what policies decide, only what they deny is worth a line."""
+        data = fact.data
+        call, by = data["call"], data.get("by")
+        match fact.kind:
+            case "tool_call.approved":
+                is_policy = str(by).startswith("policy:")
+                return "" if is_policy else self._own_line(GREEN, f"{call} approved by {by}")
+            case "tool_call.denied":
+                return self._own_line(
+                    RED, f"{call} denied by {by}: {shortened(str(data['reason']), LINE_CHARACTERS_MAX)}"
+                )
+            case "tool_call.approval_expired":
+                return self._own_line(RED, f"{call} denied: nobody decided in time")
+            case _:
+                note = f": {shortened(str(data['note']), LINE_CHARACTERS_MAX)}" if data.get("note") else ""
+                return self._own_line(GREEN, f"{call} settled as {data['decision']} by {fact.body['actor']}{note}")
 
     def _step_finished(self, data: JsonObject) -> str:
         turn, step, attempt = _int(data, "turn"), _int(data, "step"), _int(data, "attempt")
@@ -151,7 +191,7 @@ def _about(fact: Fact) -> str:
     data = fact.data
     match fact.kind:
         case "input.submitted":
-            return " ".join([str(item.get("text", item.get("name"))) for item in _objects(data, "items")])
+            return _said(data)
         case "step.finished":
             said = [str(item.get("text", "")) for item in _objects(data, "items")]
             calls = [f"{call['tool']}(…)" for call in _objects(data, "calls")]
@@ -163,6 +203,10 @@ def _about(fact: Fact) -> str:
         case _:
             words = [f"{name}={value}" for name, value in data.items() if isinstance(value, str | int)]
             return " ".join([word for word in words if not HASH.search(word)])
+
+
+def _said(data: JsonObject) -> str:
+    return " ".join([str(item.get("text", item.get("name"))) for item in _objects(data, "items")])
 
 
 def _result_text(result: JsonValue) -> str:

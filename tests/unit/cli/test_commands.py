@@ -1,4 +1,5 @@
 import asyncio
+import os
 import signal
 from collections.abc import Iterator
 from typing import Any
@@ -130,6 +131,113 @@ async def test_a_person_decides_about_a_call(
     else:
         assert request.url.path == "/v1/threads/t1/tool-calls/1.1.0/decision"
         assert orjson.loads(request.content) == {"call_hash": "ab", **decision}
+
+
+class WaitingThread:
+    """A thread `t1` of which a turn waits for a person, and ends once it has what it waits for."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, facts: list[bytes], status: str = "unknown") -> None:
+        self.commands: list[tuple[str, Any]] = []
+        self._facts = facts
+        self._calls = [{"call": "1.1.0", "status": status, "call_hash": "ab"}, {"call": "1.1.1", "status": "settled"}]
+        connected = ThreadlogClient("http://threadlog.test", transport=FakeServer(self._handle))
+        monkeypatch.setattr(chat, "connect", lambda *_: connected)
+
+    def _handle(self, request: httpx2.Request) -> Answer:
+        path, params = request.url.path.removeprefix("/v1/threads"), request.url.params
+        if request.method == "POST":
+            if path not in {"", "/t1/inputs"} or b"steer" in request.content:
+                self.commands.append((path, orjson.loads(request.content)))
+            return json_answer({"thread": "t1"}, 202)
+        if path == "/t1/tool-calls":
+            assert int(params["at_least"]) == len(self._facts)
+            at = int(params.get("cursor", 0))
+            return json_answer({"data": self._calls[at : at + 1], "next_cursor": None if at else "1"})
+        facts = list(self._facts)
+        if self.commands:
+            facts.append(fact_of(len(facts) + 1, "turn.ended", turn=1, outcome="completed"))
+        if "text/event-stream" in request.headers["accept"]:
+            return Answer(200, facts[int(params["after"]) :])
+        events = [orjson.loads(fact.partition(b"data: ")[2]) for fact in facts]
+        return json_answer({"events": events, "next_after": len(events), "end": True})
+
+
+LOST_CALL = [
+    fact_of(1, "turn.started", turn=1),
+    fact_of(2, "tool_call.lost", call="1.1.0", attempt=1, evidence="no heartbeat"),
+]
+RESOLVED: list[tuple[list[str | None], tuple[str, Any]]] = [
+    (
+        ["S", "I looked"],
+        (
+            "/t1/tool-calls/1.1.0/resolution",
+            {"decision": "succeeded", "result": "I looked", "note": "I looked"},
+        ),
+    ),
+    (["again", " "], ("/t1/tool-calls/1.1.0/resolution", {"decision": "again"})),
+    (["f", None], ("/t1/turns/1/cancel", {})),
+    ([None], ("/t1/turns/1/cancel", {})),
+]
+
+
+@pytest.mark.parametrize(("answers", "command"), RESOLVED)
+async def test_a_person_settles_an_unknown_call(
+    monkeypatch: pytest.MonkeyPatch, answers: list[str | None], command: tuple[str, Any]
+) -> None:
+    thread = WaitingThread(monkeypatch, LOST_CALL)
+    left = list(answers)
+    monkeypatch.setattr(chat, "_ask", lambda _: left.pop(0))
+    chatting = Chat({}, None, colors=False)
+    await chatting.open("", None, "")
+    await chatting.turn("hello")
+    await chatting.close()
+    assert thread.commands == [command]
+    assert left == []
+
+
+async def test_a_lost_call_that_is_run_again_is_not_asked_about(monkeypatch: pytest.MonkeyPatch) -> None:
+    thread = WaitingThread(monkeypatch, LOST_CALL, status="repeatable")
+    monkeypatch.setattr(chat, "_ask", pytest.fail)
+    chatting = Chat({}, None, colors=False)
+    await chatting.open("", None, "")
+    asyncio.get_running_loop().call_later(0.2, signal.raise_signal, signal.SIGINT)
+    await chatting.turn("hello")
+    await chatting.close()
+    assert thread.commands == [("/t1/turns/1/cancel", {})]
+
+
+@pytest.mark.parametrize(
+    ("status", "answers", "command"),
+    [
+        ("waiting", ["y"], ("/t1/tool-calls/1.1.0/decision", {"decision": "approve", "call_hash": "ab"})),
+        ("unknown", ["g", ""], ("/t1/tool-calls/1.1.0/resolution", {"decision": "abandoned"})),
+    ],
+)
+async def test_a_chat_goes_on_with_a_turn_that_waits_for_a_person(
+    monkeypatch: pytest.MonkeyPatch, status: str, answers: list[str], command: tuple[str, Any]
+) -> None:
+    thread = WaitingThread(monkeypatch, LOST_CALL, status)
+    left = list(answers)
+    monkeypatch.setattr(chat, "_ask", lambda _: left.pop(0))
+    chatting = Chat({}, "t1", colors=False)
+    await chatting.open("", None, "")
+    await chatting.close()
+    assert thread.commands == [command]
+
+
+async def test_a_line_that_is_typed_during_a_turn_steers_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    thread = WaitingThread(monkeypatch, [fact_of(1, "turn.started", turn=1)])
+    lines, keyboard = os.pipe()
+    try:
+        chatting = Chat({}, None, colors=False, lines=lines)
+        await chatting.open("", None, "")
+        asyncio.get_running_loop().call_later(0.1, os.write, keyboard, b"  and the changelog\n")
+        await chatting.turn("hello")
+        await chatting.close()
+    finally:
+        os.close(lines)
+        os.close(keyboard)
+    assert thread.commands == [("/t1/inputs", {"text": "and the changelog", "mode": "steer", "expected_turn": 1})]
 
 
 async def test_a_chat_goes_on_with_a_thread_after_what_was_said(server: FakeServer) -> None:

@@ -7,7 +7,13 @@ from services.client.sse import Fact, JsonObject, Live
 
 
 def fact(kind: str, data: JsonObject | None, seq: int = 7, effect: str = "applied", reason: str | None = None) -> Fact:
-    body: JsonObject = {"seq": seq, "type": kind, "time": "2026-11-29T18:38:57.632Z", "effect": effect}
+    body: JsonObject = {
+        "seq": seq,
+        "type": kind,
+        "time": "2026-11-29T18:38:57.632Z",
+        "effect": effect,
+        "actor": "user:bob",
+    }
     return Fact.of({**body, "reason": reason, "data": data})
 
 
@@ -82,6 +88,21 @@ def test_output_that_was_shown_as_it_came_is_not_shown_again() -> None:
             "1.1.0 waits for approval: policy\n",
         ),
         (fact("tool_call.lost", {"call": "1.1.0", "evidence": "no heartbeat"}), f"1.1.0 lost: no heartbeat{LOST}\n"),
+        (fact("tool_call.approved", {"call": "1.1.0", "by": "user:bob"}), "1.1.0 approved by user:bob\n"),
+        (fact("tool_call.approved", {"call": "1.1.0", "by": "policy:never"}), ""),
+        (
+            fact("tool_call.denied", {"call": "1.1.0", "by": "policy:arguments", "reason": "no\nsuch field"}),
+            "1.1.0 denied by policy:arguments: no such field\n",
+        ),
+        (fact("tool_call.approval_expired", {"call": "1.1.0"}), "1.1.0 denied: nobody decided in time\n"),
+        (
+            fact("tool_call.resolved", {"call": "1.1.0", "decision": "succeeded", "note": "I looked"}),
+            "1.1.0 settled as succeeded by user:bob: I looked\n",
+        ),
+        (
+            fact("tool_call.resolved", {"call": "1.1.0", "decision": "again", "note": None}),
+            "1.1.0 settled as again by user:bob\n",
+        ),
         (fact("turn.cancel_requested", {"turn": 1}), "cancelling …\n"),
         (fact("turn.recovered", {"turn": 1, "found": "a step"}), "taken over by another process: a step\n"),
         (fact("turn.ended", {"turn": 1, "outcome": "failed"}, effect="superseded"), ""),
@@ -90,6 +111,21 @@ def test_output_that_was_shown_as_it_came_is_not_shown_again() -> None:
 )
 def test_what_matters_to_a_person_is_a_line(event: Fact, text: str) -> None:
     assert shown(event) == text
+
+
+def test_a_steering_input_is_shown_and_by_which_step_it_is_taken() -> None:
+    def submitted(name: str, mode: str) -> Fact:
+        items: JsonValue = [{"type": "text", "text": f"text of {name}"}]
+        return fact("input.submitted", {"input": name, "mode": mode, "items": items})
+
+    def started(step: int, attempt: int, *inputs: str) -> Fact:
+        return fact("step.started", {"turn": 1, "step": step, "attempt": attempt, "inputs": list(inputs)})
+
+    events = [submitted("a", "queue"), submitted("b", "steer"), started(1, 1), started(2, 1, "b"), started(2, 2, "b")]
+    assert shown(*events).splitlines() == [
+        "an input for the open turn: text of b",
+        "turn 1, step 2 takes the input: text of b",
+    ]
 
 
 def test_the_open_turn_is_known() -> None:

@@ -5,6 +5,7 @@ import pytest
 from pydantic import JsonValue
 
 from schemas.canonical import call_hash
+from schemas.events import ToolCallResolved
 from schemas.state import Call
 from services.client.client import RefusedError, ThreadlogClient
 from tests.support import histories
@@ -135,11 +136,12 @@ async def test_an_unknown_call_is_settled() -> None:
     await client.resolve(thread, CALL, "succeeded", result="it is there", note="I looked")
     resolved, _, _ = world.folded(thread)[-1]
     assert resolved.actor == "user:ada"
-    assert resolved.data.model_dump(include={"decision", "result", "note"}) == {
-        "decision": "succeeded",
-        "result": "it is there",
-        "note": "I looked",
-    }
+    assert isinstance(resolved.data, ToolCallResolved)
+    assert (resolved.data.decision, resolved.data.result, resolved.data.note) == (
+        "succeeded",
+        "it is there",
+        "I looked",
+    )
     with pytest.raises(RefusedError, match="409"):
         await client.resolve(thread, CALL, "failed")
 
