@@ -5,15 +5,20 @@ It passes the same contract suite as Kafka and is deterministic: it waits only o
 
 What it can do to a program: acknowledgements that get lost after the batch was stored, requests that get lost, requests
 that are stored late, after the client gave up and sent again; slow appends, slow fetches, records in small pieces;
-members that die (`SimulatedLog.crash`), zombies that do not know it yet, groups that take their time to agree, a broker
-that is away for a while. A producer without idempotence stores a retried batch twice; with it, once.
+members that die (`SimulatedLog.crash`) or stand still until their group has given their partitions away (`pause`,
+`resume`), zombies that do not know it yet, groups that take their time to agree, a broker that is away for a while. A
+producer without idempotence stores a retried batch twice; with it, once.
+
+What the broker does it does in no process's context (see `virtual_time.Host`): a process that stands still has its
+requests stored all the same, and hears of it later.
 """
 
 import asyncio
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextvars import Context, copy_context
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from services.chassis.clock import Clock
 from services.chassis.kafka import partition_for
@@ -30,6 +35,8 @@ from services.chassis.log import (
 )
 from services.chassis.log_metrics import LogCounts
 from services.chassis.outbox import BatchResult, Outboxes, OutboxLimits
+from tests.support.simulated_group import Group
+from tests.support.virtual_time import NOWHERE
 
 MIB = 1_048_576
 LIMITS = OutboxLimits(
@@ -57,6 +64,7 @@ class Faults:
         fetch_seconds_max: float = 0.0,
         poll_records_max: int = 0,
         rebalance_seconds_max: float = 0.0,
+        heartbeat_seconds_max: float = 0.0,
         retry_seconds: float = 0.5,
     ) -> None:
         self._random = random.Random(seed)
@@ -65,6 +73,7 @@ class Faults:
         self._fetch_seconds_max = fetch_seconds_max
         self._poll_records_max = poll_records_max
         self._rebalance_seconds_max = rebalance_seconds_max
+        self._heartbeat_seconds_max = heartbeat_seconds_max
         self.retry_seconds = retry_seconds
         """After how long a client takes an unanswered batch for lost."""
 
@@ -84,6 +93,10 @@ class Faults:
 
     def rebalance_seconds(self) -> float:
         return self._draw_seconds(self._rebalance_seconds_max)
+
+    def heartbeat_seconds(self) -> float:
+        """How long a member that its group gave up does not know it, once it runs again."""
+        return self._draw_seconds(self._heartbeat_seconds_max)
 
     def poll_records(self, limit: int) -> int:
         """How many of the records that are there one poll gives."""
@@ -120,10 +133,11 @@ class SimulatedBroker:
         self.session_seconds = session_seconds
         self.is_away = False
         """While true nothing is stored, fetched or looked up, and no group agrees on anything."""
+        self.on_stored: Callable[[Sequence[Incoming]], None] = lambda _records: None
         self._clock = clock
         self._partitions: dict[TopicPartition, _Partition] = {}
         self._counts: dict[str, int] = {}
-        self._groups: dict[str, _Group] = {}
+        self._groups: dict[str, Group] = {}
         self._readers: list[_SimulatedReader] = []
         self._clients = 0
         for name, count in topics.items():
@@ -172,12 +186,12 @@ class SimulatedBroker:
 
     def store(self, producer: int, tp: TopicPartition, records: Sequence[Outgoing]) -> int:
         partition = self.partition(tp)
-        stored, offset = partition.stored_batches.get(producer, (None, 0))
-        if self.idempotent and stored is records:
+        former, offset = partition.stored_batches.get(producer, (None, 0))
+        if self.idempotent and former is records:
             return offset
         base = partition.end
         now_ms = self._clock.now_ms()
-        partition.records.extend(
+        stored = [
             Incoming(
                 tp.topic,
                 tp.partition,
@@ -188,16 +202,18 @@ class SimulatedBroker:
                 record.headers,
             )
             for index, record in enumerate(records)
-        )
+        ]
+        partition.records.extend(stored)
         partition.stored_batches[producer] = (records, base)
+        self.on_stored(stored)
         for reader in self._readers:
             if reader.reads(tp):
                 reader.wake()
         return base
 
-    def group(self, name: str) -> "_Group":
+    def group(self, name: str) -> Group:
         if name not in self._groups:
-            self._groups[name] = _Group(self)
+            self._groups[name] = Group(self)
         return self._groups[name]
 
     def add_reader(self, reader: "_SimulatedReader") -> None:
@@ -270,6 +286,15 @@ class SimulatedLog:
         for reader in self._readers:
             reader.vanish()
 
+    def pause(self) -> None:
+        """The process stands still. Its groups give its partitions away after the session timeout."""
+        for reader in self._readers:
+            reader.pause_member()
+
+    def resume(self) -> None:
+        for reader in self._readers:
+            reader.resume_member()
+
 
 class _SimulatedSender:
     def __init__(self, broker: SimulatedBroker, producer: int) -> None:
@@ -284,25 +309,28 @@ class _SimulatedSender:
         faults = self._broker.faults
         fate = faults.fate(tp, records)
         if fate in {"stored", "ack_lost"}:
-            self._loop.call_later(faults.append_seconds(), self._store, tp, records, done, fate)
+            answer = _Answer(done, copy_context())
+            self._later(faults.append_seconds(), self._store, tp, records, answer, fate)
             return
         if fate == "late":
-            self._loop.call_later(faults.retry_seconds + faults.append_seconds(), self._store_late, tp, records)
+            self._later(faults.retry_seconds + faults.append_seconds(), self._store_late, tp, records)
         self._loop.call_later(faults.retry_seconds, done, LogUnavailableError(f"no answer from {topic}/{partition}"))
 
-    def _store(
-        self, tp: TopicPartition, records: Sequence[Outgoing], done: Callable[[BatchResult], None], fate: Fate
-    ) -> None:
+    def _later(self, seconds: float, call: Callable[..., None], *arguments: Any) -> None:
+        self._loop.call_later(seconds, call, *arguments, context=NOWHERE)
+
+    def _store(self, tp: TopicPartition, records: Sequence[Outgoing], answer: "_Answer", fate: Fate) -> None:
+        faults = self._broker.faults
         try:
             offset = self._broker.store(self._producer, tp, records)
         except LogUnavailableError as error:
-            self._loop.call_later(self._broker.faults.retry_seconds, done, error)
+            answer.later(self._loop, faults.retry_seconds, error)
             return
         if fate == "ack_lost":
             lost = LogUnavailableError(f"no answer from {tp.topic}/{tp.partition}")
-            self._loop.call_later(self._broker.faults.retry_seconds, done, lost)
+            answer.later(self._loop, faults.retry_seconds, lost)
         else:
-            self._loop.call_later(self._broker.faults.append_seconds(), done, offset)
+            answer.later(self._loop, faults.append_seconds(), offset)
 
     def _store_late(self, tp: TopicPartition, records: Sequence[Outgoing]) -> None:
         partition = self._broker.partition(tp) if not self._broker.is_away else None
@@ -313,6 +341,17 @@ class _SimulatedSender:
         # later one came is known by the last stored batch; the very first may still be stored.
         if not self._broker.idempotent or stored is None or stored is records:
             self._broker.store(self._producer, tp, records)
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """To the process that asked, and only while it runs."""
+
+    done: Callable[[BatchResult], None]
+    context: Context
+
+    def later(self, loop: asyncio.AbstractEventLoop, seconds: float, result: BatchResult) -> None:
+        loop.call_later(seconds, self.done, result, context=self.context)
 
 
 class _SimulatedReader:
@@ -385,6 +424,12 @@ class _SimulatedReader:
         self._broker.remove_reader(self)
         self.wake()
 
+    def pause_member(self) -> None:
+        pass
+
+    def resume_member(self) -> None:
+        pass
+
     def reads(self, tp: TopicPartition) -> bool:
         return tp in self._positions
 
@@ -437,7 +482,7 @@ class _AssignedReader(_SimulatedReader):
 
 class _GroupReader(_SimulatedReader):
     def __init__(
-        self, broker: SimulatedBroker, group: "_Group", member: str, rebalance: Rebalance, is_static: bool
+        self, broker: SimulatedBroker, group: Group, member: str, rebalance: Rebalance, is_static: bool
     ) -> None:
         super().__init__(broker)
         self._group = group
@@ -445,6 +490,10 @@ class _GroupReader(_SimulatedReader):
         self._coming: frozenset[TopicPartition] | None = None
         self.member = member
         self.is_static = is_static
+        self.topics: tuple[str, ...] = ()
+        self.paused_times = 0
+        self.is_paused = False
+        self._context = copy_context()
         self.joined = asyncio.Event()
         self.count_failed_commit: Callable[[], None] = lambda: None
 
@@ -476,6 +525,22 @@ class _GroupReader(_SimulatedReader):
         super().vanish()
         self._group.miss(self)
 
+    def pause_member(self) -> None:
+        self.is_paused = True
+        self.paused_times += 1
+        self._group.miss_while_paused(self)
+
+    def resume_member(self) -> None:
+        """It goes on with what it believes to have until a heartbeat tells it that it is no member any more."""
+        self.is_paused = False
+        if self._stopped is None and not self._group.has(self):
+            seconds = self._broker.faults.heartbeat_seconds()
+            asyncio.get_running_loop().call_later(seconds, self._join_again, context=self._context)
+
+    def _join_again(self) -> None:
+        if self._stopped is None and not self._group.has(self):
+            self._group.join(self, self.topics)
+
     async def _prepare(self) -> None:
         while self._coming is not None:
             coming, self._coming = self._coming, None
@@ -490,58 +555,3 @@ class _GroupReader(_SimulatedReader):
                 offsets = await self._rebalance.assigned(gained)
                 for tp in sorted(gained):
                     self._positions[tp] = offsets[tp] if tp in offsets else self._broker.partition(tp).begin
-
-
-class _Group:
-    def __init__(self, broker: SimulatedBroker) -> None:
-        self._broker = broker
-        self._members: dict[str, tuple[_GroupReader, tuple[str, ...]]] = {}
-        self._assigned: dict[str, frozenset[TopicPartition]] = {}
-        self._generation = 0
-        self.committed: dict[TopicPartition, int] = {}
-
-    def join(self, reader: _GroupReader, topics: Sequence[str]) -> None:
-        former = self._members.get(reader.member)
-        self._members[reader.member] = (reader, tuple(topics))
-        if former is not None:
-            former[0].fence()
-        if former is not None and reader.member in self._assigned and former[1] == tuple(topics):
-            reader.come(self._assigned[reader.member])
-        else:
-            self._rebalance()
-
-    def leave(self, reader: _GroupReader) -> None:
-        if self._members.get(reader.member, (None,))[0] is reader:
-            del self._members[reader.member]
-            self._rebalance()
-
-    def miss(self, reader: _GroupReader) -> None:
-        """It vanished; the group notices after the session timeout."""
-        asyncio.get_running_loop().call_later(self._broker.session_seconds, self.leave, reader)
-
-    def _rebalance(self) -> None:
-        self._generation += 1
-        asyncio.get_running_loop().call_later(self._broker.faults.rebalance_seconds(), self._agree, self._generation)
-
-    def _agree(self, generation: int) -> None:
-        if generation != self._generation:
-            return  # another change came in between
-        if self._broker.is_away:
-            asyncio.get_running_loop().call_later(self._broker.faults.retry_seconds, self._agree, generation)
-            return
-        self._assigned = self._range()
-        for member, (reader, _) in self._members.items():
-            reader.come(self._assigned[member])
-
-    def _range(self) -> dict[str, frozenset[TopicPartition]]:
-        """Kafka's range assignor."""
-        assigned: dict[str, set[TopicPartition]] = {member: set() for member in self._members}
-        for topic in sorted({topic for _, topics in self._members.values() for topic in topics}):
-            members = sorted(member for member, (_, topics) in self._members.items() if topic in topics)
-            each, extra = divmod(self._broker.partition_count(topic), len(members))
-            start = 0
-            for index, member in enumerate(members):
-                count = each + (index < extra)
-                assigned[member].update(TopicPartition(topic, n) for n in range(start, start + count))
-                start += count
-        return {member: frozenset(tps) for member, tps in assigned.items()}

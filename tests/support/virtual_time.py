@@ -2,33 +2,113 @@
 
 `asyncio.sleep(3600)` takes no time, and a program that waits for nothing but timers and its own tasks runs the same way
 every time. Where nothing is ready and nothing is scheduled the program would wait for ever: that raises.
+
+Several processes can live on one loop. What belongs to a process runs in contexts that name its `Host` (whatever is
+scheduled from such a context inherits it), so a host can be frozen, as by SIGSTOP: its callbacks, timers and tasks are
+held back and run, late and in their order, once it is thawed. One that is frozen for ever was killed.
 """
 
 import asyncio
-import math
+import heapq
 import selectors
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine
+from contextvars import Context, ContextVar, copy_context
 from typing import Any, TypeVar
 
 T = TypeVar("T")
 
 EPOCH_MS = 1_790_000_000_000
+CANCELLED_MIN = 100
 
 
 class StuckError(Exception):
     """Every task waits for something that nobody will do."""
 
 
+class Host:
+    """A process, as the loop knows it."""
+
+    __slots__ = ("held", "is_frozen", "on_step", "steps", "stop_at")
+
+    def __init__(self) -> None:
+        self.is_frozen = False
+        self.held: list[asyncio.Handle] = []
+        """What was due while it was frozen."""
+        self.steps = 0
+        """Callbacks that have run: between any two of them a task awaits something."""
+        self.stop_at = -1
+        self.on_step: Callable[[], None] = lambda: None
+        """Called after step number `stop_at`."""
+
+    def context(self) -> Context:
+        context = copy_context()
+        context.run(HOST.set, self)
+        return context
+
+    def thaw(self) -> None:
+        self.is_frozen = False
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualTimeLoop)
+        held, self.held = self.held, []
+        loop.run_soon(held)
+
+
+HOST: ContextVar[Host | None] = ContextVar("host", default=None)
+NOWHERE = Context()
+"""For what belongs to no process, such as what a broker does."""
+
+
 class VirtualTimeLoop(asyncio.SelectorEventLoop):
     def __init__(self) -> None:
         self._now = 0.0
-        super().__init__(_JumpingSelector(self))
+        super().__init__(selectors.SelectSelector())
 
     def time(self) -> float:
         return self._now
 
-    def jump(self, seconds: float) -> None:
-        self._now = max(self._now + seconds, math.nextafter(self._now, math.inf))
+    def run_soon(self, handles: list[asyncio.Handle]) -> None:
+        self._ready.extend(handles)
+
+    def _run_once(self) -> None:
+        """In place of asyncio's: without a look at files and sockets where nothing else is to be done, and with hosts."""
+        ready, scheduled = self._ready, self._scheduled
+        if self._timer_cancelled_count > CANCELLED_MIN and 2 * self._timer_cancelled_count > len(scheduled):
+            self._sweep()
+        while scheduled and scheduled[0]._cancelled:
+            self._timer_cancelled_count -= 1
+            heapq.heappop(scheduled)._scheduled = False
+        if not ready:
+            self._process_events(self._selector.select(0))
+        if not ready:
+            if not scheduled:
+                raise StuckError("nothing is ready and nothing is scheduled; see asyncio.all_tasks()")
+            self._now = max(self._now, scheduled[0]._when)
+        while scheduled and scheduled[0]._when <= self._now:
+            timer = heapq.heappop(scheduled)
+            timer._scheduled = False
+            ready.append(timer)
+        for _ in range(len(ready)):
+            handle = ready.popleft()
+            if handle._cancelled:
+                continue
+            host = handle._context.get(HOST)
+            if host is None:
+                handle._run()
+            elif host.is_frozen:
+                host.held.append(handle)
+            else:
+                handle._run()
+                host.steps += 1
+                if host.steps == host.stop_at:
+                    host.on_step()
+
+    def _sweep(self) -> None:
+        kept = [timer for timer in self._scheduled if not timer._cancelled]
+        for timer in self._scheduled:
+            timer._scheduled = not timer._cancelled
+        heapq.heapify(kept)
+        self._scheduled[:] = kept
+        self._timer_cancelled_count = 0
 
 
 class VirtualClock:
@@ -41,30 +121,3 @@ class VirtualClock:
 def run_virtual(main: Coroutine[Any, Any, T]) -> T:
     with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
         return runner.run(main)
-
-
-class _JumpingSelector(selectors.BaseSelector):
-    def __init__(self, loop: VirtualTimeLoop) -> None:
-        self._loop = loop
-        self._selector = selectors.DefaultSelector()
-
-    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        ready = self._selector.select(0)
-        if ready or timeout == 0:
-            return ready
-        if timeout is None:
-            raise StuckError("nothing is ready and nothing is scheduled; see asyncio.all_tasks()")
-        self._loop.jump(timeout)
-        return []
-
-    def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
-        return self._selector.register(fileobj, events, data)
-
-    def unregister(self, fileobj: Any) -> selectors.SelectorKey:
-        return self._selector.unregister(fileobj)
-
-    def close(self) -> None:
-        self._selector.close()
-
-    def get_map(self) -> Mapping[Any, selectors.SelectorKey]:
-        return self._selector.get_map()
