@@ -1,0 +1,390 @@
+"""The projector's database in memory: what it writes, and all that the services read there.
+
+`MemoryViews` is one database. It holds the rows of the projector's own projections, and implements every port that
+Postgres stands behind: the projector's `Stores`, `StateStore` and `KeyStore`, the runtime's `TranscriptStore`, ingest's
+`ThreadRows`, `EarlierCommands`, call facts and `History`. `tests/contract` holds it to what Postgres does.
+
+A question takes `pause` on its way there and again on its way back; the answer is of the instant in between. Nothing
+else takes time. What goes wrong is what the test says: `is_away`, `lose_last`, `drop`, `refuses`.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any, Final, TypeVar
+
+import orjson
+from pydantic import JsonValue
+
+from schemas.ids import DataHash, EventId, ThreadKey
+from schemas.state import FOLD_VERSION
+from schemas.topics import THREAD_EVENTS
+from schemas.transcript import Item, Transcript
+from services.chassis.states import PartitionKeys, PartitionStates, StatesUnavailableError
+from services.ingest.accept import CallFacts, Stored
+from services.ingest.commands import FoundCommands
+from services.ingest.existence import ThreadRow
+from services.ingest.frames import FoldedRecord
+from services.ingest.history import PAGE_BYTES_MAX, SEQ_MAX, EventPage
+from services.ingest.problems import VIEWS_UNAVAILABLE, Problem, ProblemError
+from services.projector.database import TIME_MS_MAX
+from services.projector.errors import GenerationGoneError, StoreAwayError, StoredPosition
+from services.projector.generations import check_generation
+from services.projector.projections.batch import PROJECTION_VERSION, Batch, Kept
+from services.projector.store import Claim, Generation, Span
+from services.runtime.transcripts import ColdTranscript
+from tests.support.memory_tables import EVENT_DATA, Refuses, Tables
+
+TOPIC: Final = THREAD_EVENTS.name
+T = TypeVar("T")
+Pause = Callable[[], Awaitable[None]]
+
+
+class AwayError(Exception):
+    """Each port has its own error for it."""
+
+
+class MemoryViews:
+    """`refuses` makes the database refuse what is written for a record."""
+
+    def __init__(
+        self, pause: Pause | None = None, *, refuses: Refuses | None = None, page_bytes_max: int = PAGE_BYTES_MAX
+    ) -> None:
+        self.pause = pause
+        self.refuses = refuses
+        self.generation: Generation | None = None
+        self.tables: Tables | None = None
+        """None where there are no views."""
+        self.commits = 0
+        self._page_bytes_max = page_bytes_max
+        self._numbers = 0
+        self._is_away = False
+        self._crashes = 0
+        self._changes = 0
+        self._waiting: list[asyncio.Future[None]] = []
+
+    # What a test does to it
+
+    @property
+    def is_away(self) -> bool:
+        return self._is_away
+
+    @is_away.setter
+    def is_away(self, is_away: bool) -> None:
+        self._is_away = is_away
+        self._changed()
+
+    def lose_last(self, commits: int) -> int:
+        """A crash: questions under way get no answer, and the last batches were never written.
+
+        Claims are durable, and with them what was committed before. Returns how many batches were lost.
+        """
+        self._crashes += 1
+        lost = 0 if self.tables is None else self.tables.lose_last(commits)
+        self._changed()
+        return lost
+
+    def drop(self) -> None:
+        """Every generation. A projector that looks for the live one makes the next."""
+        self.generation, self.tables = None, None
+        self._changed()
+
+    def next_offset(self, partition: int) -> int:
+        return _next_offset(self.tables, partition)
+
+    # The projector's `Stores`
+
+    async def live(self, cluster_id: str) -> Generation:
+        def find(_: Tables | None) -> Generation:
+            if self.generation is None:
+                self._numbers += 1
+                self.generation = Generation(self._numbers, FOLD_VERSION, PROJECTION_VERSION, cluster_id, TOPIC)
+                self.tables = Tables()
+            return self.generation
+
+        try:
+            live = await self.ask(find)
+        except AwayError as error:
+            raise StoreAwayError(str(error)) from error
+        check_generation(live, cluster_id)
+        return live
+
+    def open(self, generation: Generation) -> "MemoryStore":
+        return MemoryStore(self, generation)
+
+    # `StateStore` and `KeyStore`
+
+    async def load_active(self, topic: str, partition: int) -> PartitionStates:
+        def read(tables: Tables | None) -> PartitionStates:
+            if tables is None or not _has(tables, topic, partition):
+                return PartitionStates(0, {})
+            active = {key: row.state for key, row in tables.states() if row.active and row[:2] == (topic, partition)}
+            return PartitionStates(_next_offset(tables, partition), active)
+
+        return await self._ask_states(read)
+
+    async def load_threads(self, topic: str, partition: int, keys: Sequence[ThreadKey]) -> PartitionStates:
+        def read(tables: Tables | None) -> PartitionStates:
+            if tables is None or not _has(tables, topic, partition):
+                return PartitionStates(0, {})
+            found = ((key, tables.state(key)) for key in keys)
+            states = {key: row.state for key, row in found if row is not None and row.topic == topic}
+            return PartitionStates(_next_offset(tables, partition), states)
+
+        return await self._ask_states(read)
+
+    async def load_keys(self, topic: str, partition: int, keys_max: int) -> PartitionKeys | None:
+        def read(tables: Tables | None) -> PartitionKeys | None:
+            if tables is None or not _has(tables, topic, partition):
+                return PartitionKeys(0, ())
+            keys = [key for key, row in tables.states() if row[:2] == (topic, partition)]
+            return PartitionKeys(_next_offset(tables, partition), keys) if len(keys) <= keys_max else None
+
+        return await self._ask_states(read)
+
+    async def _ask_states(self, read: Callable[[Tables | None], T]) -> T:
+        try:
+            return await self.ask(read)
+        except AwayError as error:
+            raise StatesUnavailableError(f"the stored states cannot be read: {error}") from error
+
+    # The runtime's `TranscriptStore`
+
+    async def load(self, key: ThreadKey) -> ColdTranscript | None:
+        try:
+            return await self.ask(lambda tables: None if tables is None else _transcript(tables, key))
+        except AwayError:
+            return None
+
+    # Ingest's `ThreadRows` and `EarlierCommands`
+
+    async def thread_row(self, key: ThreadKey, partition: int) -> ThreadRow:
+        def read(tables: Tables) -> ThreadRow:
+            row, next_offset = tables.state(key), _next_offset(tables, partition)
+            if row is None:
+                return ThreadRow(next_offset, -1, exists=False, queued=0, seq=0)
+            return ThreadRow(next_offset, row.offset, row.state.exists, len(row.state.queue), row.state.seq)
+
+        return await self._ask_views(read)
+
+    async def wait_for(self, partition: int, offset: int, timeout_seconds: float) -> bool:
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                while True:
+                    changes = self._changes
+                    if await self._ask_views(lambda tables: _next_offset(tables, partition)) >= offset:
+                        return True
+                    if changes == self._changes:
+                        await self._change()
+        except TimeoutError:
+            return False
+
+    async def find(self, key: ThreadKey, partition: int, ids: Sequence[EventId]) -> FoundCommands:
+        def read(tables: Tables) -> FoundCommands:
+            commands = tables.of("commands", key)
+            first = {event_id: _stored(commands[event_id,]) for event_id in ids if (event_id,) in commands}
+            begins_at = None if tables.state(key) is not None else _next_offset(tables, partition)
+            return FoundCommands(first, begins_at)
+
+        return await self._ask_views(read)
+
+    async def find_after(
+        self, key: ThreadKey, event_id: EventId, partition: int, offset: int, timeout_seconds: float
+    ) -> Stored | None:
+        if not await self.wait_for(partition, offset + 1, timeout_seconds):
+            return None
+        return (await self.find(key, partition, [event_id])).first.get(event_id)
+
+    async def call_facts(self, key: ThreadKey, call: str) -> CallFacts | None:
+        def read(tables: Tables) -> CallFacts | None:
+            row = tables.of("tool_calls", key).get((call,))
+            return None if row is None else CallFacts(row["tool"], row["attempts"], row.get("pool"), row.get("claim"))
+
+        return await self._ask_views(read)
+
+    async def _ask_views(self, read: Callable[[Tables], T]) -> T:
+        def read_if_there(tables: Tables | None) -> T:
+            if tables is None:
+                raise ProblemError(Problem(VIEWS_UNAVAILABLE, "There are no views yet."))
+            return read(tables)
+
+        try:
+            return await self.ask(read_if_there)
+        except AwayError as error:
+            raise ProblemError(Problem(VIEWS_UNAVAILABLE, f"The database cannot be asked: {error}.")) from error
+
+    # Ingest's `History`
+
+    async def page(self, key: ThreadKey, after: int, through: int, limit: int) -> list[FoldedRecord]:
+        return (await self._page(key, after, through, limit, applied_only=False))[0]
+
+    async def page_of(self, key: ThreadKey, after: int, limit: int, *, applied_only: bool) -> EventPage:
+        records, is_end = await self._page(key, after, SEQ_MAX, limit, applied_only=applied_only)
+        return EventPage(records, records[-1].seq if records else after, is_end)
+
+    async def at(self, key: ThreadKey, partition: int, offset: int) -> FoldedRecord | None:
+        def read(tables: Tables | None) -> FoldedRecord | None:
+            rows = {} if tables is None else tables.of("events", key)
+            newest_first = (rows[seq,] for seq in range(len(rows), 0, -1))
+            return next((_folded(row) for row in newest_first if row[3:5] == (partition, offset)), None)
+
+        return await self._ask_states(read)
+
+    async def _page(
+        self, key: ThreadKey, after: int, through: int, limit: int, *, applied_only: bool
+    ) -> tuple[list[FoldedRecord], bool]:
+        """With whether nothing follows in this range."""
+
+        def read(tables: Tables | None) -> tuple[list[FoldedRecord], bool]:
+            rows = {} if tables is None else tables.of("events", key)
+            records: list[FoldedRecord] = []
+            size = 0
+            for seq in range(after + 1, min(through, len(rows)) + 1):
+                record = _folded(rows[seq,])
+                if applied_only and record.effect != "applied":
+                    continue
+                if len(records) == limit or size >= self._page_bytes_max:
+                    return records, False
+                records.append(record)
+                size += len(record.data or b"")
+            return records, True
+
+        return await self._ask_states(read)
+
+    # Questions
+
+    async def ask(self, read: Callable[[Tables | None], T]) -> T:
+        """Raises AwayError. What was asked may have been done all the same, when the answer is lost on its way back."""
+        crashes = self._crashes
+        if self.pause is not None:
+            await self.pause()
+        self._check(crashes)
+        answer = read(self.tables)
+        if self.pause is not None:
+            await self.pause()
+            self._check(crashes)
+        return answer
+
+    def _check(self, crashes: int) -> None:
+        if self._is_away or crashes != self._crashes:
+            raise AwayError("the test turned it off" if self._is_away else "it crashed meanwhile")
+
+    def committed(self) -> None:
+        self.commits += 1
+        self._changed()
+
+    def _changed(self) -> None:
+        self._changes += 1
+        for waiting in self._waiting:
+            if not waiting.done():
+                waiting.set_result(None)
+        self._waiting.clear()
+
+    async def _change(self) -> None:
+        waiting = asyncio.get_running_loop().create_future()
+        self._waiting.append(waiting)
+        await waiting
+
+
+class MemoryStore:
+    """Implements the projector's `GenerationStore`."""
+
+    def __init__(self, views: MemoryViews, generation: Generation) -> None:
+        self.generation = generation
+        self._views = views
+
+    async def close(self) -> None:
+        pass
+
+    async def claim(self, partitions: Iterable[int], owner: str, cluster_id: str) -> dict[int, Claim]:
+        return await self._ask(lambda tables: tables.claim(partitions, owner, cluster_id))
+
+    async def positions(self) -> dict[int, StoredPosition]:
+        return await self._ask(Tables.stored_positions)
+
+    async def load(self, keys: Sequence[ThreadKey]) -> dict[ThreadKey, Kept]:
+        def read(tables: Tables) -> dict[ThreadKey, Kept]:
+            found = ((key, tables.state(key)) for key in keys)
+            return {key: Kept(row.state, row.quarantined, is_stored=True) for key, row in found if row is not None}
+
+        return await self._ask(read)
+
+    async def write(self, batch: Batch, spans: Sequence[Span]) -> None:
+        def commit(tables: Tables) -> None:
+            tables.commit(batch, spans, self._views.refuses)
+            self._views.committed()
+
+        await self._ask(commit)
+
+    async def _ask(self, act: Callable[[Tables], T]) -> T:
+        def act_if_there(tables: Tables | None) -> T:
+            if tables is None or self._views.generation != self.generation:
+                raise GenerationGoneError(f"{self.generation.schema} is not there")
+            return act(tables)
+
+        try:
+            return await self._views.ask(act_if_there)
+        except AwayError as error:
+            raise StoreAwayError(str(error)) from error
+
+
+def _has(tables: Tables, topic: str, partition: int) -> bool:
+    return topic == TOPIC and partition in tables.positions
+
+
+def _next_offset(tables: Tables | None, partition: int) -> int:
+    at = None if tables is None else tables.positions.get(partition)
+    return 0 if at is None else at.next_offset
+
+
+def _transcript(tables: Tables, key: ThreadKey) -> ColdTranscript | None:
+    state = tables.state(key)
+    if state is None:
+        return None
+    items: list[Item] = []
+    dropped: set[str] = set()
+    for (seq, part), row in sorted(tables.of("items", key).items()):
+        if "rewound_at" in row or "compacted_at" in row:
+            continue
+        items.append(_item(seq, part, row))
+        if "dropped" in row:
+            dropped.add(row["input"])
+    summary = max((item.seq for item in items if item.kind == "summary"), default=0)
+    return ColdTranscript(state.state.seq, Transcript(items, summary_seq=summary, dropped=dropped))
+
+
+def _item(seq: int, part: int, row: dict[str, Any]) -> Item:
+    content = _as_jsonb(orjson.loads(row["content"]))
+    assert isinstance(content, dict)
+    return Item(
+        seq,
+        part,
+        row["kind"],
+        row.get("turn"),
+        row.get("step"),
+        row.get("place"),
+        content,
+        row["digest"],
+        row.get("input"),
+        row.get("call"),
+    )
+
+
+def _as_jsonb(value: JsonValue) -> JsonValue:
+    """With the keys in the order in which Postgres gives them back, whatever order they had."""
+    if isinstance(value, dict):
+        keys = sorted(value, key=lambda key: (len(raw := key.encode()), raw))
+        return {key: _as_jsonb(value[key]) for key in keys}
+    if isinstance(value, list):
+        return [_as_jsonb(item) for item in value]
+    return value
+
+
+def _stored(row: tuple[Any, ...]) -> Stored:
+    _, _, seq, partition, offset, event_id, kind, _, _, _, _, data_hash, _, effect, reason, _ = row
+    return Stored(EventId(event_id), kind, DataHash(data_hash), partition, offset, seq, effect, reason)
+
+
+def _folded(row: tuple[Any, ...]) -> FoldedRecord:
+    _, _, seq, partition, offset, event_id, kind, time_ms, actor, _, cause, _, _, effect, reason, _ = row
+    time_ms, data = min(time_ms, TIME_MS_MAX), row[EVENT_DATA]
+    return FoldedRecord(seq, event_id, kind, time_ms, actor, cause, effect, reason, partition, offset, data)
