@@ -45,10 +45,14 @@ class Heartbeat(Frozen):
 
 
 class Quarantine(Frozen):
-    """The sender could not fold or decide this thread and leaves it alone until it has been looked at."""
+    """The sender could not fold or decide this thread and leaves it alone until it has read it anew. Repeated for as
+    long as that lasts."""
 
     kind: Literal["quarantine"] = "quarantine"
     reason: str
+    by: str | None = None
+    """Service and instance."""
+    since_ms: int | None = None
 
 
 Progress = Annotated[Delta | ToolOutput | Heartbeat | Quarantine, Field(discriminator="kind")]

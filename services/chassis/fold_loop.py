@@ -7,15 +7,16 @@ harm. A position that went backwards is never trusted below what this reader has
 limit, then the thread is read out of its partition. The same holds for a store that cannot be read.
 
 The service is told of each folded record at once (`on_record`), and after each batch which threads to act for
-(`on_batch`), once their partition has been read up to the end as of its assignment. It owns `Held.work`. A thread of
-which a record cannot be folded is quarantined: nothing is folded onto it any more until it is read anew.
+(`on_batch`), once their partition has been read up to the end as of its assignment. It owns `Held.work`. A thread that
+cannot be folded, or of which the service says so (`Partition.set_aside`), is quarantined: nothing is folded onto it any
+more until it is read anew from the store, after a pause that grows with its failures (`chassis.quarantine`).
 """
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, Protocol
 
 import structlog
 
@@ -23,15 +24,20 @@ from schemas.codec import Record, Unreadable, decode
 from schemas.ids import ThreadKey
 from schemas.state import NOTHING, ThreadState, is_active
 from schemas.thread import Verdict, fold
+from services.chassis.held import Held as Held  # noqa: PLC0414  # together with the loop for whoever follows it
+from services.chassis.held import Partition as Partition  # noqa: PLC0414
+from services.chassis.held import Work
 from services.chassis.known_keys import KnownKeys
 from services.chassis.log import Incoming, Log, LogUnavailableError, Reader, TopicPartition
 from services.chassis.pacing import Pace
+from services.chassis.quarantine import Pauses, Quarantine
 from services.chassis.scan import scan
+from services.chassis.settings import Settings
 from services.chassis.states import KeyStore, PartitionStates, StateStore, StatesUnavailableError
 
 log = structlog.get_logger()
 
-Work = TypeVar("Work")
+QUARANTINE_LOOK_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,48 +59,17 @@ class FoldLoopSettings:
     keys_retry_seconds: float = 30.0
     parked_records_max: int = 20_000
     """Of one partition; beyond it the partition is paused until their threads are loaded."""
+    quarantine: Pauses = field(default_factory=Pauses)
 
 
-@dataclass(slots=True, eq=False)
-class Held(Generic[Work]):
-    """One thread in memory."""
-
-    key: ThreadKey
-    partition: int
-    state: ThreadState
-    work: Work
-    from_start: bool
-    """Whether every record of the thread has passed `on_record`, so that what the service folds beside is whole."""
-    loaded_seq: int
-    """Seq of the state that it came into memory with."""
-    quarantined: str | None = None
-
-
-@dataclass(slots=True, eq=False)
-class Partition(Generic[Work]):
-    number: int
-    relied_on: int
-    """No stored position below this is trusted: records below it were never read here, or have left memory."""
-    catch_up_to: int
-    whole: bool
-    """Read from its beginning: a thread that is not in memory and was not evicted has no earlier record."""
-    foreign_store: bool = False
-    """What is stored is of another log. It is never loaded, so nothing may leave memory."""
-    next_offset: int = 0
-    ready: bool = False
-    threads: dict[ThreadKey, Held[Work]] = field(default_factory=dict)
-    parked: dict[ThreadKey, list[Record]] = field(default_factory=dict)
-    parked_records: int = 0
-    paused: bool = False
-    evicted: bool = False
-    lost: bool = False
-    loading: bool = False
-    known: KnownKeys | None = None
-    """Every thread with a record that was not read here, and every one that was; None until the keys are loaded."""
-    unlisted: set[ThreadKey] = field(default_factory=set)
-    """Taken into memory while `known` was not there."""
-    distrusted_since: float | None = None
-    """Since when, on the loop's clock, the store could not be read, or fell short of `relied_on`."""
+def fold_loop_settings(settings: Settings) -> FoldLoopSettings:
+    return FoldLoopSettings(
+        quarantine=Pauses(
+            settings.quarantine_refold_first_seconds,
+            settings.quarantine_refold_most_seconds,
+            settings.quarantine_report_seconds,
+        )
+    )
 
 
 class Follower(Protocol[Work]):
@@ -115,6 +90,12 @@ class Follower(Protocol[Work]):
 
     def on_quarantined(self, partition: Partition[Work], held: Held[Work], error: Exception) -> None:
         """A record of the thread could not be folded; `held.quarantined` says why."""
+
+    def report_quarantined(self, partition: Partition[Work], held: Held[Work], seconds: float) -> None:
+        """Tell people of a thread that has been set aside for so long: soon after that, and again and again."""
+
+    def on_refold(self, held: Held[Work]) -> None:
+        """The thread was set aside and is read anew, as another `Held`: let go of what is kept for this one."""
 
     def may_evict(self, held: Held[Work]) -> bool: ...
 
@@ -169,7 +150,13 @@ class FoldLoop(Generic[Work]):
             next_offset, states = 0, {}
         start = max(next_offset, begin)
         partition: Partition[Work] = Partition(
-            tp.partition, start, end, whole=next_offset == 0, foreign_store=foreign_store, next_offset=start
+            tp.partition,
+            start,
+            end,
+            Quarantine(self._settings.quarantine),
+            whole=next_offset == 0,
+            foreign_store=foreign_store,
+            next_offset=start,
         )
         for key, state in states.items():
             self._hold(partition, self._taken_in(partition, key, state, from_start=False))
@@ -237,13 +224,17 @@ class FoldLoop(Generic[Work]):
 
     def _fold(self, partition: Partition[Work], held: Held[Work], record: Record) -> bool:
         before = held.state
-        if record.offset <= before.offset or held.quarantined is not None:
+        if record.offset <= before.offset:
+            return False
+        if held.quarantined is not None:
+            held.keep(record)
             return False
         try:
             held.state, verdict = fold(before, record)
             self._follower.on_record(held, before, record, verdict)
         except Exception as error:  # noqa: BLE001  # one thread's failure must not stop its partition
-            held.quarantined = f"{type(error).__name__}: {error}"[:500]
+            held.skipped = record.offset
+            partition.set_aside(held, error)
             self._follower.on_quarantined(partition, held, error)
             return False
         self.records_folded += 1
@@ -416,6 +407,53 @@ class FoldLoop(Generic[Work]):
         if partition.ready:
             self._follower.on_batch(partition, taken_in)
 
+    # Threads that are set aside
+
+    async def run_quarantine(self) -> None:
+        """Reports threads that are set aside, and reads them anew when it is time. Until it is cancelled."""
+        while True:
+            await asyncio.sleep(QUARANTINE_LOOK_SECONDS)
+            for partition in list(self.partitions.values()):
+                if partition.quarantine:
+                    await self._tend_quarantine(partition)
+
+    async def _tend_quarantine(self, partition: Partition[Work]) -> None:
+        now = asyncio.get_running_loop().time()
+        for key, seconds in partition.quarantine.reports(now):
+            held = partition.threads.get(key)
+            if held is not None:
+                self._follower.report_quarantined(partition, held, seconds)
+        due = partition.quarantine.due(now)
+        if due:
+            # A store of another log is never read.
+            stored = None if partition.foreign_store else await self._load_trusted(partition, due)
+            if not partition.lost:
+                self._refold(partition, due, stored)
+
+    def _refold(self, partition: Partition[Work], keys: Sequence[ThreadKey], stored: PartitionStates | None) -> None:
+        """Those of which the store has every record that was read here; the others wait for it."""
+        now = asyncio.get_running_loop().time()
+        refolded = []
+        for key in keys:
+            held = partition.threads.get(key)
+            if held is None or held.quarantined is None:
+                partition.quarantine.forget(key)  # of a scan that was given up
+                continue
+            if stored is None or stored.next_offset <= max(held.state.offset, held.skipped):
+                held.kept = held.kept or []
+                partition.quarantine.postpone(key, now)
+                continue
+            partition.quarantine.refolded(key, now)
+            self._follower.on_refold(held)
+            fresh = self._from_row(partition, key, stored.states.get(key))
+            self._hold(partition, fresh)
+            for record in held.kept or ():
+                self._fold(partition, fresh, record)
+            refolded.append(fresh)
+            log.info("thread_refolded", thread=str(key), seq=fresh.state.seq, reason=held.quarantined)
+        if refolded and partition.ready:
+            self._follower.on_batch(partition, refolded)
+
     # Memory
 
     async def run_evictions(self) -> None:
@@ -426,7 +464,7 @@ class FoldLoop(Generic[Work]):
                 await self._evict(partition)
 
     async def _evict(self, partition: Partition[Work]) -> None:
-        idle = [held for held in partition.threads.values() if not is_active(held.state)]
+        idle = [held for held in partition.threads.values() if held.quarantined is None and not is_active(held.state)]
         if not idle or partition.foreign_store:
             return
         stored = await self._load_trusted(partition, ())

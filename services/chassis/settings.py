@@ -72,5 +72,13 @@ class Settings(BaseSettings):
     probes_port: int = Field(default=0, ge=0, le=65_535)
     """Serves /livez, /readyz and /metrics. 0 takes a free port and logs it."""
 
+    quarantine_refold_first_seconds: float = Field(default=5, gt=0)
+    """How long a thread that could not be folded or decided is left alone before it is read anew. Each failure after
+    that doubles it.
+    """
+    quarantine_refold_most_seconds: float = Field(default=300, gt=0)
+    quarantine_report_seconds: float = Field(default=10, gt=0)
+    """How often such a thread is reported on thread-progress, for as long as it is set aside."""
+
     drain_seconds: float = Field(default=10, gt=0)
     """How long a stopping service may finish or hand over its work before it is ended."""

@@ -185,11 +185,35 @@ class Runtime:
                 self._metrics.quarantined.dec()
 
     def on_quarantined(self, partition: Partition, held: Held, error: Exception) -> None:
-        self._set_aside(partition, held, error)
+        self._metrics.quarantined.inc()
+        log.error(
+            "thread_quarantined",
+            thread=str(held.key),
+            partition=partition.number,
+            seq=held.state.seq,
+            reason=held.quarantined,
+            exc_info=error,
+        )
+        self._drop_model_call(held.work)
+        self._sleep(held.work)
+
+    def report_quarantined(self, partition: Partition, held: Held, seconds: float) -> None:
+        report = Quarantine(
+            reason=storable_text(held.quarantined or ""),
+            by=self._identity.source,
+            since_ms=self._clock.now_ms() - int(1000 * seconds),
+        )
+        self._progress(partition, held, encode_progress(report))
+
+    def on_refold(self, held: Held) -> None:
+        """What this one still waits for comes to a thread that is set aside, and changes nothing."""
+        self._sleep(held.work)
+        self._metrics.quarantined.dec()
+        self._metrics.refolded.inc()
 
     def may_evict(self, held: Held) -> bool:
         work = held.work
-        return not work.pending and work.calling is None and not work.loading and held.quarantined is None
+        return not work.pending and work.calling is None and not work.loading
 
     def stop(self, partitions: Iterable[Partition]) -> None:
         """Take no new decisions; hand over what runs."""
@@ -377,18 +401,8 @@ class Runtime:
         self._advance(partition, held)
 
     def _quarantine(self, partition: Partition, held: Held, error: Exception) -> None:
-        held.quarantined = f"{type(error).__name__}: {error}"[:500]
-        self._set_aside(partition, held, error)
-
-    def _set_aside(self, partition: Partition, held: Held, error: Exception) -> None:
-        self._metrics.quarantined.inc()
-        log.error(
-            "thread_quarantined", thread=str(held.key), seq=held.state.seq, reason=held.quarantined, exc_info=error
-        )
-        self._drop_model_call(held.work)
-        self._sleep(held.work)
-        report = encode_progress(Quarantine(reason=storable_text(held.quarantined or "")))
-        self._progress(partition, held, report)
+        partition.set_aside(held, error)
+        self.on_quarantined(partition, held, error)
 
     def _progress(self, partition: Partition, held: Held, encoded: tuple[bytes, tuple[tuple[str, bytes], ...]]) -> None:
         value, headers = encoded

@@ -21,6 +21,8 @@ class RuntimeMetrics:
     takeovers: Counter
     """Turns found with an open step on taking over a partition."""
     quarantined: Gauge
+    refolded: Counter
+    """Threads that were set aside and then read anew."""
     transcripts_loaded: Counter
     """By source: items or scan."""
 
@@ -36,5 +38,6 @@ class RuntimeMetrics:
             Counter("threadlog_runtime_tokens", "Tokens as providers count them", ["direction"], registry=registry),
             Counter("threadlog_runtime_takeovers", "Open steps found on takeover", registry=registry),
             Gauge("threadlog_runtime_quarantined_threads", "Threads set aside", registry=registry),
+            Counter("threadlog_runtime_refolded_threads", "Threads set aside and read anew", registry=registry),
             Counter("threadlog_runtime_transcripts_loaded", "Cold transcripts loaded", ["source"], registry=registry),
         )

@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry
 from schemas.topics import THREAD_EVENTS
 from services.chassis.catalog_reader import CatalogReader
 from services.chassis.clock import SystemClock, draw_id
-from services.chassis.fold_loop import FoldLoop, FoldLoopSettings
+from services.chassis.fold_loop import FoldLoop, fold_loop_settings
 from services.chassis.lifecycle import Lifecycle, run_service
 from services.chassis.pacing import Pace
 from services.chassis.postgres_states import PostgresStates
@@ -66,7 +66,7 @@ async def serve(settings: ExecutorSettings, file: ToolsFile, lifecycle: Lifecycl
         states = PostgresStates(around.pool)
         pace = Pace(settings.kafka_busy_threads, settings.kafka_busy_pause_ms / 1000)
         loop: FoldLoop[Work] = FoldLoop(
-            around.log, states, executor, THREAD_EVENTS.name, FoldLoopSettings(), states, pace
+            around.log, states, executor, THREAD_EVENTS.name, fold_loop_settings(settings), states, pace
         )
         lifecycle.spawn(timers.run(), "timers")
         lifecycle.spawn(catalog.run(), "catalog")
@@ -79,6 +79,7 @@ async def serve(settings: ExecutorSettings, file: ToolsFile, lifecycle: Lifecycl
         lifecycle.spawn(loop.run_loader(), "loader")
         lifecycle.spawn(loop.run_keys(), "keys")
         lifecycle.spawn(loop.run_evictions(), "evictions")
+        lifecycle.spawn(loop.run_quarantine(), "quarantine")
         reading = lifecycle.spawn(loop.run(reader, asyncio.Event()), "fold loop")
         await lifecycle.stopping.wait()
         drain_seconds = max(0.0, settings.drain_seconds - settings.executor_kill_seconds)

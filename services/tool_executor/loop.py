@@ -168,12 +168,29 @@ class Executor:
 
     def on_quarantined(self, partition: Partition, held: Held, error: Exception) -> None:
         log.error(
-            "thread_quarantined", thread=str(held.key), seq=held.state.seq, reason=held.quarantined, exc_info=error
+            "thread_quarantined",
+            thread=str(held.key),
+            partition=partition.number,
+            seq=held.state.seq,
+            reason=held.quarantined,
+            exc_info=error,
         )
-        self._progress(partition, held, Quarantine(reason=storable_text(held.quarantined or "")))
+
+    def report_quarantined(self, partition: Partition, held: Held, seconds: float) -> None:
+        report = Quarantine(
+            reason=storable_text(held.quarantined or ""),
+            by=f"tool-executor/{self._options.instance}",
+            since_ms=self._clock.now_ms() - int(1000 * seconds),
+        )
+        self._progress(partition, held, report)
+
+    def on_refold(self, held: Held) -> None:
+        """Its runs go on: they are known by their thread, not by what is held of it."""
+        self._unwatch_all(held)
+        self._waiting.pop(held, None)
 
     def may_evict(self, held: Held) -> bool:
-        return held.key not in self._runs and not held.work.watched and held.quarantined is None
+        return held.key not in self._runs and not held.work.watched
 
     # One thread
 
@@ -187,7 +204,7 @@ class Executor:
                 self._watch_others(partition, held)
                 self._claim_calls(partition, held)
         except Exception as error:  # noqa: BLE001  # the edge of the loop: one thread's failure must not stop its partition
-            held.quarantined = f"{type(error).__name__}: {error}"[:500]
+            partition.set_aside(held, error)
             self.on_quarantined(partition, held, error)
 
     def _tend_runs(self, partition: Partition, held: Held) -> None:

@@ -31,6 +31,9 @@ class Recorder:
     ready: list[int] = field(default_factory=list)
     lost: list[int] = field(default_factory=list)
     quarantined: list[str] = field(default_factory=list)
+    reports: list[tuple[str, int]] = field(default_factory=list)
+    """Thread, and for how many seconds it has been set aside."""
+    refolded: list[str] = field(default_factory=list)
     fails_on: set[str] = field(default_factory=set)
     kept: set[str] = field(default_factory=set)
 
@@ -55,6 +58,13 @@ class Recorder:
 
     def on_quarantined(self, partition: Partition[list[int]], held: Held[list[int]], error: Exception) -> None:
         self.quarantined.append(held.key.thread)
+
+    def report_quarantined(self, partition: Partition[list[int]], held: Held[list[int]], seconds: float) -> None:
+        self.reports.append((held.key.thread, round(seconds)))
+
+    def on_refold(self, held: Held[list[int]]) -> None:
+        assert held.quarantined is not None
+        self.refolded.append(held.key.thread)
 
     def may_evict(self, held: Held[list[int]]) -> bool:
         return held.key.thread not in self.kept
@@ -105,6 +115,7 @@ class FoldWorld:
             asyncio.create_task(loop.run(self.reader, self.stopping)),
             asyncio.create_task(loop.run_loader()),
             asyncio.create_task(loop.run_evictions()),
+            asyncio.create_task(loop.run_quarantine()),
         ]
         if keys:
             tasks.append(asyncio.create_task(loop.run_keys()))

@@ -293,6 +293,7 @@ class RuntimeProcess(Process):
         self.spawn(self.loop.run_loader(), "loader")
         self.spawn(self.loop.run_keys(), "keys")
         self.spawn(self.loop.run_evictions(), "evictions")
+        self.spawn(self.loop.run_quarantine(), "quarantine")
         self.spawn(self.loop.run(self.reader, self.stopping), "fold loop")
         self.is_up = True
         return self
@@ -350,6 +351,7 @@ class ExecutorProcess(Process):
         self.spawn(self.loop.run_loader(), "loader")
         self.spawn(self.loop.run_keys(), "keys")
         self.spawn(self.loop.run_evictions(), "evictions")
+        self.spawn(self.loop.run_quarantine(), "quarantine")
         self.following = self.spawn(self.loop.run(self.reader, asyncio.Event()), "fold loop")
         self.is_up = True
         return self

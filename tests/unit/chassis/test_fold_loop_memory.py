@@ -6,9 +6,12 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 
 from services.chassis.fold_loop import FoldLoop
+from services.chassis.held import KEPT_MAX
 from services.chassis.log import TopicPartition
 from tests.support.fold_world import EVICTING, SETTINGS, TOPIC, FoldWorld
 from tests.support.virtual_tests import in_virtual_time
+
+PAUSES = SETTINGS.quarantine
 
 # Race: state goes back
 
@@ -237,6 +240,126 @@ async def test_a_thread_that_cannot_be_folded_is_set_aside_and_the_partition_goe
         assert held is not None and held.quarantined == "RuntimeError: a bug"
         assert world.follower.quarantined == ["bad"], "it is said once"
         assert all("bad" not in threads for _, threads in world.follower.batches)
+
+
+@in_virtual_time
+async def test_a_thread_that_was_set_aside_heals_once_what_failed_is_over() -> None:
+    world = FoldWorld()
+    await world.idle("a")
+    world.store.advance()
+    async with world.following() as loop:
+        world.follower.fails_on.add("a")
+        await world.say("a", "one")
+        await asyncio.sleep(0.1)
+        await world.say("a", "two")
+        world.follower.fails_on.clear()
+        world.store.advance()
+        await asyncio.sleep(PAUSES.first_seconds + 2)
+        assert world.follower.refolded == ["a"]
+        assert world.agrees(loop, "a"), "with the record that came meanwhile"
+        assert world.follower.batches[-1] == (0, ["a"]), "and is acted for"
+        await world.say("a", "three")
+        await asyncio.sleep(PAUSES.first_seconds + 2)
+        assert world.agrees(loop, "a")
+        assert not loop.partitions[0].quarantine
+
+
+@in_virtual_time
+async def test_a_thread_that_fails_again_is_tried_after_longer_and_longer_pauses() -> None:
+    world = FoldWorld()
+    world.follower.fails_on.add("bad")
+    async with world.following() as loop:
+        await world.idle("bad")
+        for _ in range(120):
+            await world.say("bad")
+            world.store.advance()
+            await asyncio.sleep(10)
+        tries = len(world.follower.quarantined)
+        assert tries == 1 + len(world.follower.refolded) == 9, "pauses of 5, 10, 20, 40 … of 1,200 seconds"
+        held = world.held(loop, "bad")
+        assert held is not None and held.quarantined is not None
+        seconds = [since for _, since in world.follower.reports]
+        assert seconds == sorted(seconds) and seconds[0] <= 1 and seconds[-1] > 1_100, "counted from the first failure"
+        assert 100 <= len(seconds) <= 120, "every ten seconds while it is set aside"
+
+
+@in_virtual_time
+async def test_a_thread_is_not_refolded_from_rows_that_lack_its_last_record() -> None:
+    world = FoldWorld()
+    await world.idle("a")
+    world.store.advance()
+    async with world.following() as loop:
+        world.follower.fails_on.add("a")
+        await world.say("a", "one")
+        await asyncio.sleep(0.1)
+        world.follower.fails_on.clear()
+        await world.say("a", "two")
+        world.store.advance(count=1)
+        await asyncio.sleep(60)
+        assert world.follower.refolded == []
+        world.store.is_away = True
+        await asyncio.sleep(60)
+        assert world.follower.refolded == []
+        world.store.is_away = False
+        await world.say("a", "three")
+        await world.say("a", "four")
+        world.store.advance(count=1)
+        await asyncio.sleep(PAUSES.first_seconds + 2)
+        assert world.agrees(loop, "a"), "of the last two the store knows nothing: they were kept for it"
+
+
+@in_virtual_time
+async def test_what_is_kept_for_a_refold_has_a_limit() -> None:
+    world = FoldWorld()
+    await world.idle("a")
+    async with world.following() as loop:
+        world.follower.fails_on.add("a")
+        await world.say("a")
+        await asyncio.sleep(PAUSES.first_seconds + 2)
+        world.follower.fails_on.clear()
+        for number in range(KEPT_MAX + 2):
+            await world.say("a", str(number))
+        await asyncio.sleep(0.1)
+        held = world.held(loop, "a")
+        assert held is not None and held.kept is None
+        world.store.advance(count=KEPT_MAX)
+        await asyncio.sleep(PAUSES.first_seconds + 2)
+        assert world.follower.refolded == []
+        world.store.advance()
+        await asyncio.sleep(PAUSES.first_seconds + 2)
+        assert world.agrees(loop, "a")
+
+
+@in_virtual_time
+async def test_a_partition_that_is_lost_while_a_thread_is_refolded_is_left_alone() -> None:
+    world = FoldWorld()
+
+    async def slow() -> None:
+        await asyncio.sleep(3)
+
+    async with world.following() as loop:
+        partition = loop.partitions[0]
+        world.follower.fails_on.add("a")
+        await world.idle("a")
+        world.store.advance()
+        world.store._pause = slow
+        await asyncio.sleep(PAUSES.first_seconds + 2)
+        await loop.revoked(frozenset({TopicPartition(TOPIC, 0)}))
+        await asyncio.sleep(5)
+        assert world.follower.refolded == [] and not partition.threads
+
+
+@in_virtual_time
+async def test_a_thread_set_aside_never_leaves_memory() -> None:
+    world = FoldWorld()
+    world.follower.fails_on.add("a")
+    async with world.following(
+        replace(EVICTING, quarantine=replace(PAUSES, first_seconds=1e6, most_seconds=1e6))
+    ) as loop:
+        await world.idle("a")
+        world.store.advance()
+        await asyncio.sleep(5)
+        assert world.held(loop, "a") is not None
 
 
 @in_virtual_time

@@ -152,7 +152,7 @@ async def test_what_the_log_refuses_for_good_sets_the_thread_aside() -> None:
         await world.submit(good, "i1")
         await world.until_rest(good)
         assert process.held(bad).quarantined == "LogError: no"
-        assert len(progress_of(world, Quarantine)) == 1
+        await world.until(lambda: progress_of(world, Quarantine), 2)
 
 
 # Models
@@ -305,6 +305,37 @@ async def test_a_thread_whose_decision_fails_is_set_aside_and_the_others_go_on(m
         assert gauge._value.get() == 1
         await process.loop.revoked(frozenset({TopicPartition(TOPIC, 0)}))
         assert gauge._value.get() == 0
+
+
+@in_virtual_time
+async def test_a_thread_that_was_set_aside_in_the_middle_of_a_turn_goes_on_when_its_failure_is_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    decide, is_broken = runtime_loop.decide, True
+
+    def failing(key: ThreadKey, state: Any, *arguments: Any) -> Any:
+        if is_broken and state.turn is not None:
+            raise RuntimeError("a bug in decide")
+        return decide(key, state, *arguments)
+
+    monkeypatch.setattr(runtime_loop, "decide", failing)
+    async with world_of(PlayedModel()) as world:
+        process = await runtime(world)
+        key = await world.create("t")
+        await world.submit(key, "i1")
+        await world.until(lambda: len(progress_of(world, Quarantine)) >= 2, 60)
+        metrics = process.runtime._metrics
+        assert (metrics.quarantined._value.get(), metrics.refolded._value.get()) == (1, 1)
+        first, second = progress_of(world, Quarantine)[:2]
+        assert (first.by, first.since_ms) == ("runtime/r1", second.since_ms)
+        is_broken = False
+        await world.submit(key, "i2")
+        judged = await world.until_rest(key, turns=2)
+        assert judged.state.last_outcome == "completed"
+        assert (metrics.quarantined._value.get(), metrics.refolded._value.get()) == (0, 2)
+        reports = len(progress_of(world, Quarantine))
+        await asyncio.sleep(60)
+        assert len(progress_of(world, Quarantine)) == reports, "healed"
 
 
 @in_virtual_time

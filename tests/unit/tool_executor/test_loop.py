@@ -596,4 +596,6 @@ async def test_a_thread_that_fails_is_set_aside_and_the_others_go_on(monkeypatch
         good = await begin(world, "good")
         await world.until_rest(good)
         assert process.held(bad).quarantined == "RuntimeError: a bug in claim"
-        assert [report.reason for report in progress_of(world, Quarantine)] == ["RuntimeError: a bug in claim"]
+        await world.until(lambda: progress_of(world, Quarantine), 2)
+        (report,) = progress_of(world, Quarantine)
+        assert (report.reason, report.by) == ("RuntimeError: a bug in claim", "tool-executor/e1")
