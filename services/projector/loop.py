@@ -220,14 +220,17 @@ class Projector:
                 await self._look_around(reader, stored)
 
     async def _look_around(self, reader: Reader, shown: Mapping[TopicPartition, int]) -> None:
-        """Without records to write nothing else would tell that the views were dropped, or are another generation."""
+        """Without records to write nothing else would tell that the views were dropped, are another generation, or lost
+        their last batches in a crash of the database.
+        """
         ends = await reader.end_offsets(shown)
         self._metrics.lag_records.set(sum(ends[tp] - offset for tp, offset in shown.items()))
         stored = await self._held.store.positions()
         epochs = self._held.epochs()
-        moved = {p: stored.get(p, NOWHERE) for p in epochs if stored.get(p, NOWHERE).owner_epoch != epochs[p]}
-        if moved:
-            raise FenceError(moved, frozenset(moved))
+        taken_over = {p for p in epochs if stored.get(p, NOWHERE).owner_epoch != epochs[p]}
+        gone_back = {tp.partition for tp, offset in shown.items() if stored.get(tp.partition, NOWHERE)[0] < offset}
+        if moved := taken_over | (gone_back & epochs.keys()):
+            raise FenceError({p: stored.get(p, NOWHERE) for p in moved}, frozenset(taken_over))
 
     async def _finish(self, reader: Reader) -> None:
         """What is being written may still be committed; what is not is read again by the next owner."""

@@ -1,0 +1,207 @@
+"""The projector's loop over a database in memory and a simulated log, in virtual time."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from schemas.ids import ThreadKey
+from schemas.topics import THREAD_EVENTS, THREAD_EVENTS_DLQ
+from services.chassis.log import Incoming, Outgoing
+from services.projector.errors import OtherLogError
+from services.projector.loop import Projector
+from services.projector.metrics import ProjectorMetrics
+from services.projector.settings import ProjectorSettings
+from tests.support.histories import History, plain_turn
+from tests.support.memory_tables import EVENT_TYPE
+from tests.support.memory_views import MemoryViews
+from tests.support.projector_world import key_of, random_records
+from tests.support.simulated_log import SimulatedBroker
+from tests.support.views_equal import assert_views_equal
+from tests.support.virtual_tests import in_virtual_time
+from tests.support.virtual_time import VirtualClock, run_virtual
+
+TOPIC = THREAD_EVENTS.name
+PARTITIONS = 3
+CAUGHT_UP_SECONDS = 60.0
+
+
+class World:
+    def __init__(self, views: MemoryViews | None = None) -> None:
+        self.views = views or MemoryViews()
+        self.clock = VirtualClock()
+        topics = {TOPIC: PARTITIONS, THREAD_EVENTS_DLQ.name: PARTITIONS}
+        self.broker = SimulatedBroker(topics, self.clock)
+        self.client = self.broker.connect("client")
+
+    async def append_turn(self, number: int) -> None:
+        history = plain_turn(History(key_of(number)))
+        key = history.key.to_bytes()
+        records = [Outgoing(key, made.value, made.headers, made.record.time_ms) for made in history.encoded]
+        await self.client.appender.append(TOPIC, self.partition_of(history.key), records)
+
+    def partition_of(self, key: ThreadKey) -> int:
+        return self.client.partition_for(key.to_bytes(), PARTITIONS)
+
+    def records(self) -> Mapping[int, Sequence[Incoming]]:
+        return {partition: self.broker.records(TOPIC, partition) for partition in range(PARTITIONS)}
+
+    async def start(self, instance: str, incarnation: str = "1") -> "Running":
+        log = self.broker.connect(f"projector-{instance}")
+        settings = ProjectorSettings(instance=instance)
+        metrics = ProjectorMetrics.register(CollectorRegistry())
+        projector = await Projector.start(log, self.views, settings, self.clock, metrics, incarnation)
+        stopping = asyncio.Event()
+        return Running(log, stopping, asyncio.create_task(projector.run(stopping)))
+
+    @asynccontextmanager
+    async def projector(self, instance: str = "0") -> AsyncIterator[None]:
+        running = await self.start(instance)
+        try:
+            yield
+        finally:
+            running.stopping.set()
+            await running.task
+
+    async def caught_up(self) -> None:
+        async with asyncio.timeout(CAUGHT_UP_SECONDS):
+            for partition, records in self.records().items():
+                while self.views.next_offset(partition) < len(records):  # noqa: ASYNC110 - views may vanish meanwhile
+                    await asyncio.sleep(0.1)
+
+    def assert_equal(self) -> None:
+        assert_views_equal(self.views, self.records(), self.partition_of)
+
+
+class Running:
+    def __init__(self, log: Any, stopping: asyncio.Event, task: asyncio.Task[None]) -> None:
+        self.log = log
+        self.stopping = stopping
+        self.task = task
+
+    async def crash(self) -> None:
+        self.log.crash()
+        self.task.cancel()
+        await asyncio.wait([self.task])
+
+
+@in_virtual_time
+async def test_what_is_appended_is_shown() -> None:
+    world = World()
+    async with world.projector():
+        for number in range(12):
+            await world.append_turn(number)
+        await world.caught_up()
+        world.assert_equal()
+
+
+@in_virtual_time
+async def test_batches_that_a_crash_of_the_database_took_are_written_again_though_nothing_new_comes() -> None:
+    world = World()
+    async with world.projector():
+        for number in range(3):
+            await world.append_turn(number)
+            await asyncio.sleep(1)
+        await world.caught_up()
+        assert world.views.lose_last(2) == 2
+        await world.caught_up()
+        world.assert_equal()
+
+
+@in_virtual_time
+async def test_dropped_views_are_made_again_though_nothing_new_comes() -> None:
+    world = World()
+    async with world.projector():
+        await world.append_turn(1)
+        await world.caught_up()
+        world.views.drop()
+        await world.caught_up()
+        world.assert_equal()
+
+
+@in_virtual_time
+async def test_what_comes_while_the_database_is_away_is_shown_afterwards() -> None:
+    world = World()
+    async with world.projector():
+        await world.append_turn(1)
+        await world.caught_up()
+        world.views.is_away = True
+        await world.append_turn(2)
+        await asyncio.sleep(30)
+        world.views.is_away = False
+        await world.caught_up()
+        world.assert_equal()
+
+
+@in_virtual_time
+async def test_a_record_that_the_database_refuses_quarantines_its_thread_alone() -> None:
+    world = World(MemoryViews(refuses=lambda event: event[:2] == key_of(1) and event[EVENT_TYPE] == "turn.started"))
+    async with world.projector():
+        for number in range(3):
+            await world.append_turn(number)
+        await world.caught_up()
+    tables = world.views.tables
+    assert tables is not None
+    quarantined = {key: row.quarantined for key, row in tables.states() if row.quarantined is not None}
+    assert quarantined.keys() == {key_of(1)}
+    assert "the database refuses a row of it" in quarantined[key_of(1)]
+    world.assert_equal()
+
+
+@in_virtual_time
+async def test_views_of_another_log_are_refused() -> None:
+    world = World()
+    await world.views.live("another")
+    with pytest.raises(OtherLogError):
+        await world.start("0")
+
+
+SEEDS = range(40)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_views_are_what_the_log_comes_to_whatever_happened(seed: int) -> None:
+    run_virtual(_play(random.Random(seed), seed))
+
+
+async def _play(rng: random.Random, seed: int) -> None:
+    """Two projectors that crash, rows lost, dropped and refused, a database that is slow and away."""
+
+    async def pause() -> None:
+        await asyncio.sleep(rng.choice([0, 0.001, 0.02, 0.3]))
+
+    world = World(MemoryViews(pause, refuses=_refusing(rng.random() < 0.3)))
+    views = world.views
+    running = {name: await world.start(name) for name in ("0", "1")}
+    records = random_records(seed, threads=6, moves=25)
+    for number, record in enumerate(records):
+        key = record.key or b""
+        partition = world.client.partition_for(key, PARTITIONS)
+        await world.client.appender.append(TOPIC, partition, [Outgoing(key, record.value, record.headers)])
+        await asyncio.sleep(rng.choice([0, 0, 0.01, 0.2]))
+        match rng.randrange(160):
+            case 0:
+                name = rng.choice(["0", "1"])
+                await running[name].crash()
+                running[name] = await world.start(name, str(number))
+            case 1:
+                views.lose_last(rng.randrange(5))
+            case 2:
+                views.is_away = True
+                asyncio.get_running_loop().call_later(rng.choice([0.05, 1, 8]), setattr, views, "is_away", False)
+            case 3 if rng.random() < 0.3:
+                views.drop()
+    await asyncio.sleep(10)
+    await world.caught_up()
+    for one in running.values():
+        one.stopping.set()
+        await one.task
+    world.assert_equal()
+
+
+def _refusing(refuses: bool) -> Any:
+    return (lambda event: event[EVENT_TYPE] == "turn.recovered") if refuses else None
