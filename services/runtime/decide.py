@@ -329,7 +329,11 @@ def _advance_call(
             if not may_dispatch or not (in_order or _runs_beside(call, world)):
                 return None
             return _dispatch(key, call, now_ms, limits, world)
-        case "dispatched" | "running":
+        case "dispatched":
+            if now_ms < call.deadline_ms:
+                return LookAgain(call.deadline_ms)
+            return Append(_give_up(call, "nobody claimed it within its deadline"))
+        case "running":
             gone_at = _deadline_ms(call) + 1000 * limits.deadline_grace_seconds
             if now_ms < gone_at:
                 return LookAgain(gone_at)
@@ -342,7 +346,7 @@ def _advance_call(
 
 def _deadline_ms(call: Call) -> int:
     """A call that was claimed late may still run for as long as its tool may."""
-    return call.deadline_ms if call.status == "dispatched" else max(call.deadline_ms, call.claimed_ms + call.timeout_ms)
+    return max(call.deadline_ms, call.claimed_ms + call.timeout_ms)
 
 
 def _judge_proposal(state: ThreadState, turn: Turn, call: Call, now_ms: int, limits: Limits, world: World) -> Append:
@@ -385,11 +389,11 @@ def _why_refused(turn: Turn, call: Call, limits: Limits, world: World) -> tuple[
 def _dispatch(key: ThreadKey, call: Call, now_ms: int, limits: Limits, world: World) -> Append:
     tool = world.catalog.find(call.tool)
     if tool is None:
-        # The tool left the catalog after the call was approved: nobody may be there to claim it. No other event settles
-        # an approved call.
-        return Append(_dispatched(key, call, now_ms, 0, _gone(call)))
+        # The tool left the catalog after the call was approved: nobody is there to claim it, and no other event settles
+        # an approved call. So its deadline is over at once.
+        return Append(_dispatched(key, call, now_ms, _gone(call)))
     wait_seconds = limits.client_tool_seconds if tool.pool in POOLS_WITHOUT_EXECUTOR else limits.dispatch_wait_seconds
-    return Append(_dispatched(key, call, now_ms, wait_seconds, tool))
+    return Append(_dispatched(key, call, now_ms + 1000 * wait_seconds + _timeout_ms(tool), tool))
 
 
 def _gone(call: Call) -> CatalogTool:
@@ -397,9 +401,12 @@ def _gone(call: Call) -> CatalogTool:
     return CatalogTool(spec.model_copy(update={"name": call.tool}), call.pool or "gone", "gone")
 
 
-def _dispatched(key: ThreadKey, call: Call, now_ms: int, wait_seconds: int, tool: CatalogTool) -> ToolCallDispatched:
+def _timeout_ms(tool: CatalogTool) -> int:
+    return max(1, int(1000 * tool.spec.timeout_seconds))
+
+
+def _dispatched(key: ThreadKey, call: Call, deadline_ms: int, tool: CatalogTool) -> ToolCallDispatched:
     attempt = call.attempt + 1
-    timeout_ms = max(1, int(1000 * tool.spec.timeout_seconds))
     return ToolCallDispatched(
         call=call.call,
         attempt=attempt,
@@ -409,8 +416,8 @@ def _dispatched(key: ThreadKey, call: Call, now_ms: int, wait_seconds: int, tool
         args=call.args,
         effect=tool.spec.effect,
         last=attempt >= tool.spec.max_attempts,
-        deadline_ms=now_ms + 1000 * wait_seconds + timeout_ms,
-        timeout_ms=timeout_ms,
+        deadline_ms=deadline_ms,
+        timeout_ms=_timeout_ms(tool),
         idempotency_key=idempotency_key(key, call.call),
     )
 
