@@ -55,7 +55,7 @@ class MemoryViews:
         self.tables: Tables | None = None
         """None where there are no views."""
         self.commits = 0
-        self._page_bytes_max = page_bytes_max
+        self.page_bytes_max = page_bytes_max
         self._numbers = 0
         self._is_away = False
         self._crashes = 0
@@ -242,7 +242,7 @@ class MemoryViews:
                 record = _folded(rows[seq,])
                 if applied_only and record.effect != "applied":
                     continue
-                if len(records) == limit or size >= self._page_bytes_max:
+                if len(records) == limit or size >= self.page_bytes_max:
                     return records, False
                 records.append(record)
                 size += len(record.data or b"")

@@ -1,0 +1,160 @@
+"""The views behind each of their ports, in Postgres and in memory: what the contract suites run on."""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+from urllib.parse import urlsplit
+
+import asyncpg
+
+from schemas.ids import ThreadKey
+from services.chassis.log import Incoming
+from services.chassis.postgres import open_pool
+from services.chassis.postgres_states import PostgresStates
+from services.chassis.sql_files import SqlFiles
+from services.chassis.states import KeyStore, StateStore
+from services.ingest import views as ingest_views
+from services.ingest.accept import CallFacts
+from services.ingest.commands import EarlierCommands
+from services.ingest.existence import ThreadRows
+from services.ingest.history import PAGE_BYTES_MAX, History, PostgresHistory
+from services.projector.generations import drop_views, migrate
+from services.projector.postgres_store import PostgresStores
+from services.projector.settings import ProjectorSettings
+from services.projector.store import GenerationStore, Stores
+from services.runtime import transcripts
+from services.runtime.transcripts import PostgresTranscripts, TranscriptStore
+from tests.support.applying import applier_of
+from tests.support.memory_views import MemoryViews
+
+CLUSTER = "cluster"
+HOME = 3
+"""The partition of every key."""
+SECONDS_MAX = 5.0
+
+
+class States(StateStore, KeyStore, Protocol):
+    pass
+
+
+class CommandViews(ThreadRows, EarlierCommands, Protocol):
+    async def call_facts(self, key: ThreadKey, call: str) -> CallFacts | None: ...
+
+
+class Views(Protocol):
+    """One database."""
+
+    stores: Stores
+    states: States
+    transcripts: TranscriptStore
+    commands: CommandViews
+
+    def history(self, page_bytes_max: int = PAGE_BYTES_MAX) -> History: ...
+
+    async def drop(self) -> None: ...
+
+    async def go_away(self) -> None: ...
+
+    async def come_back(self) -> None: ...
+
+
+async def open_store(views: Views) -> GenerationStore:
+    """Of the live generation."""
+    return views.stores.open(await views.stores.live(CLUSTER))
+
+
+async def advance(views: Views, records: Sequence[Incoming], partition: int = HOME) -> None:
+    """As a projector that has the partition from now on."""
+    store = await open_store(views)
+    settings = ProjectorSettings()
+    async with applier_of(store.generation, settings, store=store, partition_of=lambda _: partition) as applier:
+        await applier.submit(records)
+        await applier.settle()
+
+
+class InMemory:
+    def __init__(self) -> None:
+        self._views = views = MemoryViews()
+        self.stores: Stores = views
+        self.states: States = views
+        self.transcripts: TranscriptStore = views
+        self.commands: CommandViews = views
+
+    def history(self, page_bytes_max: int = PAGE_BYTES_MAX) -> History:
+        self._views.page_bytes_max = page_bytes_max
+        return self._views
+
+    async def drop(self) -> None:
+        self._views.drop()
+
+    async def go_away(self) -> None:
+        self._views.is_away = True
+
+    async def come_back(self) -> None:
+        self._views.is_away = False
+
+
+@dataclass
+class InPostgres:
+    dsn: str
+    server_dsn: str
+    pool: asyncpg.Pool
+
+    def __post_init__(self) -> None:
+        database = ingest_views.Database(self.pool, SECONDS_MAX)
+        self.stores: Stores = PostgresStores(self.dsn, ProjectorSettings())
+        self.states: States = PostgresStates(self.pool)
+        self.transcripts: TranscriptStore = PostgresTranscripts(self.pool, _sql_beside(transcripts.__file__))
+        sql = _sql_beside(ingest_views.__file__)
+        self.commands: CommandViews = ingest_views.CommandViews(database, sql, poll_seconds=0.02)
+
+    def history(self, page_bytes_max: int = PAGE_BYTES_MAX) -> History:
+        return PostgresHistory(self.pool, page_bytes_max)
+
+    async def drop(self) -> None:
+        await drop_views(self.dsn, ProjectorSettings())
+
+    async def go_away(self) -> None:
+        """It takes no connections, and has ended those that there were."""
+        await self._allow_connections(False)
+        await self._on_server("select pg_terminate_backend(pid) from pg_stat_activity where datname = $1", self._name)
+
+    async def come_back(self) -> None:
+        await self._allow_connections(True)
+
+    @property
+    def _name(self) -> str:
+        return urlsplit(self.dsn).path[1:]
+
+    async def _allow_connections(self, are_allowed: bool) -> None:
+        await self._on_server(f'alter database "{self._name}" allow_connections {are_allowed}')
+
+    async def _on_server(self, statement: str, *arguments: object) -> None:
+        connection = await asyncpg.connect(self.server_dsn)
+        try:
+            await connection.execute(statement, *arguments)
+        finally:
+            await connection.close()
+
+
+@asynccontextmanager
+async def in_postgres(dsn: str, server_dsn: str) -> AsyncIterator[InPostgres]:
+    await migrate(dsn)
+    pool = await open_pool(
+        dsn,
+        application_name="test",
+        size_min=0,
+        size_max=2,
+        command_timeout_seconds=SECONDS_MAX,
+        connect_timeout_seconds=SECONDS_MAX,
+    )
+    try:
+        yield InPostgres(dsn, server_dsn, pool)
+    finally:
+        pool.terminate()
+
+
+def _sql_beside(module: str) -> SqlFiles:
+    return SqlFiles(Path(module).with_name("sql"))
