@@ -2,7 +2,9 @@
 
 import asyncio
 from collections import defaultdict
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any, Literal
 
 from schemas.events import EffectClass
 from schemas.tools import ToolSpec
@@ -24,6 +26,8 @@ class ToolRun:
     call: str
     attempt: int
     tool: str
+    args: Mapping[str, Any] = field(default_factory=dict)
+    idempotency_key: str = ""
     effects: int = 0
     ended: str | None = None
     """None: it was cut off, or still runs."""
@@ -31,9 +35,19 @@ class ToolRun:
     """Whether the executor asked it to stop."""
 
 
+Moment = Literal["before", "after"]
+AtMoment = Callable[[ToolRun, Moment], Awaitable[None]]
+"""Awaited right before a run's effect, and right after it."""
+
+
+async def no_trouble(_run: ToolRun, _moment: Moment) -> None:
+    pass
+
+
 @dataclass
 class Ledger:
     runs: list[ToolRun] = field(default_factory=list)
+    at_moment: AtMoment = no_trouble
 
     def of(self, thread: str, call: str) -> list[ToolRun]:
         return [run for run in self.runs if (run.thread, run.call) == (thread, call)]
@@ -45,6 +59,10 @@ class Ledger:
             counted[run.thread, run.call] += run.effects
         return counted
 
+    def knows(self, idempotency_key: str) -> bool:
+        """What the downstream answers when it is asked by key."""
+        return any(run.effects for run in self.runs if run.idempotency_key == idempotency_key)
+
 
 class LedgerTools:
     """Implements ToolRunner. A call's `seconds` are half before its effect and half after it; `fails` has none."""
@@ -54,16 +72,28 @@ class LedgerTools:
         self._executor = executor
 
     async def run(self, request: ToolRequest, emit: Emit, cancelled: asyncio.Event, /) -> ToolEnd:
-        run = ToolRun(self._executor, f"{request.tenant}/{request.thread}", request.call, request.attempt, request.tool)
-        self._ledger.runs.append(run)
+        ledger = self._ledger
+        thread = f"{request.tenant}/{request.thread}"
+        run = ToolRun(
+            self._executor,
+            thread,
+            request.call,
+            request.attempt,
+            request.tool,
+            dict(request.args),
+            request.idempotency_key,
+        )
+        ledger.runs.append(run)
         seconds = float(request.args.get("seconds", 0))
         if await self._is_cancelled(run, cancelled, seconds / 2):
             return ToolEnd("cancelled", None)
         if request.args.get("fails"):
             run.ended = "failed"
             return ToolEnd("failed", "it did not work", seconds=seconds)
+        await ledger.at_moment(run, "before")
         if request.tool != "pure":
             run.effects += 1
+        await ledger.at_moment(run, "after")
         emit("half done")
         if await self._is_cancelled(run, cancelled, seconds / 2):
             return ToolEnd("cancelled", None)

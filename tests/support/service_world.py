@@ -1,12 +1,13 @@
 """Runtimes and executors as they are wired in their `__main__`, on a simulated log, store, clock, model and tools.
 
 A process here is a set of tasks and one connection to the log. `crash` is SIGKILL: everything ends where it stands, and
-nothing is flushed or handed over. A task that fails ends its process, as the lifecycle does; `World.problems` keeps what
-no process may fail with.
+nothing is flushed, handed over or cleaned up. `pause` is SIGSTOP, `resume` SIGCONT. A task that fails ends its process,
+as the lifecycle does; `World.problems` keeps what no process may fail with.
 """
 
 import asyncio
-from collections.abc import Coroutine, Iterable
+import contextlib
+from collections.abc import Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -22,7 +23,7 @@ from schemas.tools import CatalogSource, ToolSpec
 from schemas.topics import THREAD_EVENTS, THREAD_PROGRESS, TOOL_CATALOG
 from services.chassis.catalog_reader import CatalogReader
 from services.chassis.fold_loop import FoldLoop, FoldLoopSettings
-from services.chassis.log import LogError, LogUnavailableError, Outgoing, Reader
+from services.chassis.log import Incoming, LogError, LogUnavailableError, Outgoing, Reader
 from services.chassis.timers import Timers
 from services.runtime.limits import Limits
 from services.runtime.loop import Runtime, RuntimeIdentity, RuntimeOptions
@@ -35,7 +36,7 @@ from services.tool_executor.metrics import ExecutorMetrics
 from tests.support.folded_states import FoldedStates
 from tests.support.ledger import POOL, TOOLS, Ledger, LedgerTools
 from tests.support.simulated_log import Faults, SimulatedBroker
-from tests.support.virtual_time import VirtualClock
+from tests.support.virtual_time import Host, VirtualClock
 
 TOPIC = THREAD_EVENTS.name
 USER = "user:ann"
@@ -98,6 +99,8 @@ class World:
         count = options.partitions
         topics = {TOPIC: count, THREAD_PROGRESS.name: count, TOOL_CATALOG.name: 1}
         self.broker = SimulatedBroker(topics, self.clock, faults=faults, idempotent=idempotent)
+        self.broker.on_stored = self.on_stored
+        self._judged: dict[ThreadKey, Judged] = {}
         self.store = FoldedStates(self.broker)
         self.ledger = Ledger()
         self.log = self.broker.connect("client")
@@ -109,9 +112,12 @@ class World:
 
     async def open(self, store_seconds: float = 0.3) -> None:
         """The catalog is there, and a projector follows."""
+        await self.publish_catalog()
+        self.background(self.store.follow(self.options.partitions, store_seconds))
+
+    async def publish_catalog(self) -> None:
         entry = CatalogSource(source="builtin", pool=POOL, tools=self._tools)
         await self._append(TOOL_CATALOG.name, 0, [Outgoing(b"builtin", entry.model_dump_json().encode())])
-        self.background(self.store.follow(self.options.partitions, store_seconds))
 
     async def close(self) -> None:
         for process in self.processes:
@@ -163,16 +169,25 @@ class World:
 
     # What the log says
 
-    def judged(self) -> dict[ThreadKey, Judged]:
-        threads: dict[ThreadKey, Judged] = {}
-        for partition in range(self.options.partitions):
-            for raw in self.broker.records(TOPIC, partition):
-                record = decode(raw.key, raw.headers, raw.value, raw.offset, raw.timestamp_ms)
-                assert isinstance(record, Record) and record.problem is None, record
-                thread = threads.setdefault(record.key, Judged())
+    def on_stored(self, records: Sequence[Incoming]) -> None:
+        if records[0].topic != TOPIC:
+            return
+        for raw in records:
+            record = decode(raw.key, raw.headers, raw.value, raw.offset, raw.timestamp_ms)
+            if isinstance(record, Record) and record.problem is None:
+                thread = self._judged.setdefault(record.key, Judged())
                 thread.state, verdict = fold(thread.state, record)
                 thread.records.append((record, verdict, thread.state))
-        return threads
+                self.on_judged(record, verdict, thread.state)
+            else:
+                self.problems.append(AssertionError(f"a record that cannot be read: {record}"))
+
+    def on_judged(self, record: Record, verdict: Verdict, state: ThreadState) -> None:
+        """Called for each record when it is stored."""
+
+    def judged(self) -> dict[ThreadKey, Judged]:
+        """Everything that was ever stored, folded as it came."""
+        return self._judged
 
     def of(self, key: ThreadKey) -> Judged:
         return self.judged()[key]
@@ -204,12 +219,16 @@ class Process:
         self.world = world
         self.name = name
         self.incarnation = world.incarnation()
-        self.log = world.broker.connect(name)
+        self.host = Host()
+        self._context = self.host.context()
+        self.log = self._context.run(world.broker.connect, name)
+        self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Done when it was killed, or has ended."""
         self.is_alive = True
         self.is_up = False
         """Whether it has started; before, it can only be crashed."""
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._all_tasks: list[asyncio.Task[Any]] = []
+        self._left: list[asyncio.Task[Any]] = []
         world.processes.append(self)
 
     @property
@@ -217,7 +236,8 @@ class Process:
         return f"{self.name}/{self.incarnation}"
 
     def spawn(self, work: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
-        task = asyncio.get_running_loop().create_task(work, name=f"{self.owner} {name}")
+        loop = asyncio.get_running_loop()
+        task = loop.create_task(work, name=f"{self.owner} {name}", context=self._context)
         self._tasks.add(task)
         task.add_done_callback(self._done)
         return task
@@ -225,20 +245,61 @@ class Process:
     def crash(self) -> None:
         if self.is_alive:
             self.is_alive = False
+            self.host.is_frozen = True
             self.log.crash()
-            self._cancel()
+            self.gone.set_result(None)
+
+    def pause(self) -> None:
+        self.host.is_frozen = True
+        self.log.pause()
+
+    def resume(self) -> None:
+        if self.is_alive and self.host.is_frozen:
+            self.host.thaw()
+            self.log.resume()
+
+    @property
+    def is_paused(self) -> bool:
+        return self.is_alive and self.host.is_frozen
 
     async def stop(self) -> None:
-        """What the first signal does."""
+        """What the first signal does. A process that is killed meanwhile is gone as well."""
+        with contextlib.suppress(LogError):
+            await self._inside(self._stop_and_end())
+
+    async def _stop_and_end(self) -> None:
+        await self._stop()
+        if self.is_alive:
+            self.is_alive = False
+            await self.log.close()
+            for task in self._tasks:
+                task.cancel()
+            self.gone.set_result(None)
+
+    async def _stop(self) -> None:
+        """As its `__main__` does, up to the closing of the log."""
         raise NotImplementedError
 
     async def ended(self) -> None:
-        await asyncio.gather(*self._all_tasks, return_exceptions=True)
-
-    def _cancel(self) -> None:
-        self._all_tasks = list(self._tasks)
-        for task in self._all_tasks:
+        """Takes away what is left of it."""
+        self.host.thaw()
+        tasks = [*self._tasks, *self._left]
+        for task in tasks:
             task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _inside(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run as a part of the process: it stands still and ends with it. Raises LogError where the process is gone."""
+        loop = asyncio.get_running_loop()
+        task = loop.create_task(work, context=self._context)
+        try:
+            await asyncio.wait([task, self.gone], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            if not task.done():
+                self._left.append(task)
+        if not task.done():
+            raise LogError(f"{self.owner} is gone")
+        return await task
 
     def _done(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
@@ -266,6 +327,10 @@ class RuntimeProcess(Process):
     reader: Reader
 
     async def start(self, instance_id: str | None = None, group: str = "runtime") -> "RuntimeProcess":
+        await self._inside(self._start(instance_id, group))
+        return self
+
+    async def _start(self, instance_id: str | None, group: str) -> None:
         world = self.world
         timers, catalog = Timers(world.clock), CatalogReader(self.log)
         self.timers = timers
@@ -296,16 +361,11 @@ class RuntimeProcess(Process):
         self.spawn(self.loop.run_quarantine(), "quarantine")
         self.spawn(self.loop.run(self.reader, self.stopping), "fold loop")
         self.is_up = True
-        return self
 
-    async def stop(self) -> None:
+    async def _stop(self) -> None:
         self.stopping.set()
         self.runtime.stop(self.loop.partitions.values())
         await self.log.appender.flush()
-        if self.is_alive:
-            self.is_alive = False
-            await self.log.close()
-            self._cancel()
 
     def held(self, key: ThreadKey) -> Any:
         return self.loop.partitions[self.world.partition_of(key)].threads.get(key)
@@ -319,6 +379,10 @@ class ExecutorProcess(Process):
     reader: Reader
 
     async def start(self, instance_id: str | None = None, group: str = "executor") -> "ExecutorProcess":
+        await self._inside(self._start(instance_id, group))
+        return self
+
+    async def _start(self, instance_id: str | None, group: str) -> None:
         world = self.world
         options = world.options
         timers = Timers(world.clock)
@@ -354,16 +418,11 @@ class ExecutorProcess(Process):
         self.spawn(self.loop.run_quarantine(), "quarantine")
         self.following = self.spawn(self.loop.run(self.reader, asyncio.Event()), "fold loop")
         self.is_up = True
-        return self
 
-    async def stop(self) -> None:
+    async def _stop(self) -> None:
         await self.executor.drain(self.world.options.drain_seconds, self.world.options.kill_seconds)
         self.following.cancel()
         await self.log.appender.flush()
-        if self.is_alive:
-            self.is_alive = False
-            await self.log.close()
-            self._cancel()
 
     def held(self, key: ThreadKey) -> Any:
         return self.loop.partitions[self.world.partition_of(key)].threads.get(key)
