@@ -7,11 +7,13 @@ import structlog
 
 from schemas.tools import Catalog, CatalogSource
 from schemas.topics import TOOL_CATALOG
-from services.chassis.log import Incoming, Log, TopicPartition
+from services.chassis.log import Incoming, Log, LogError, TopicPartition
 
 log = structlog.get_logger()
 
 POLL_MS = 1_000
+RETRY_SECONDS = 0.5
+"""After an error of the log, during which the catalog stays as it was."""
 
 
 class CatalogReader:
@@ -31,7 +33,15 @@ class CatalogReader:
             while True:
                 if reader.position(tp) >= end:
                     self.ready.set()
-                for _, records in await reader.poll(POLL_MS):
+                try:
+                    polled = await reader.poll(POLL_MS)
+                except LogError as error:
+                    if not error.retriable:
+                        raise
+                    log.warning("catalog_reader_failed", error=str(error))
+                    await asyncio.sleep(RETRY_SECONDS)
+                    continue
+                for _, records in polled:
                     for record in records:
                         self._apply(record)
         finally:

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from typing import Protocol, cast
+from typing import NamedTuple, Protocol, cast
 
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError, ValidationError
@@ -22,6 +22,12 @@ class _Validator(Protocol):
     def iter_errors(self, instance: object) -> "list[ValidationError]": ...
 
 
+class Misfit(NamedTuple):
+    place: str
+    """Such as `passengers[0].name`; empty for the arguments as a whole."""
+    detail: str
+
+
 class ArgumentCheck:
     """Compiles each schema once. A schema that is itself broken lets everything pass: the tool will judge."""
 
@@ -38,13 +44,7 @@ class ArgumentCheck:
                 f"The arguments of this call of `{tool.name}` are not a JSON object, so it was not run. You wrote: "
                 f"{_shortened(malformed)} {_expected(tool)} Call it again with the arguments as one JSON object."
             )
-        validator = self._validator(tool)
-        if validator is None:
-            return None
-        try:
-            errors = sorted(validator.iter_errors(dict(args)), key=lambda error: (str(list(error.path)), error.message))
-        except Unresolvable:
-            return None
+        errors = self.misfits(tool, args)
         if not errors:
             return None
         shown = "; ".join(_described(error) for error in errors[:PROBLEMS_SHOWN_MAX])
@@ -53,6 +53,16 @@ class ArgumentCheck:
             f"The arguments of this call of `{tool.name}` do not fit its schema, so it was not run: {shown}{more}. "
             f"{_expected(tool)} Correct them and call it again."
         )
+
+    def misfits(self, tool: ToolSpec, args: Mapping[str, JsonValue]) -> list[Misfit]:
+        validator = self._validator(tool)
+        if validator is None:
+            return []
+        try:
+            errors = sorted(validator.iter_errors(dict(args)), key=lambda error: (str(list(error.path)), error.message))
+        except Unresolvable:
+            return []
+        return [Misfit(_place(error), _shortened(error.message)) for error in errors]
 
     def _validator(self, tool: ToolSpec) -> _Validator | None:
         key = tool.schema_hash
@@ -80,9 +90,12 @@ def _compiled(schema: Mapping[str, JsonValue]) -> _Validator | None:
     return cast("_Validator", validator_class(schema, registry=Registry()))
 
 
-def _described(error: ValidationError) -> str:
-    place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in error.path).lstrip(".")
-    return f"`{place}`: {_shortened(error.message)}" if place else _shortened(error.message)
+def _described(misfit: Misfit) -> str:
+    return f"`{misfit.place}`: {misfit.detail}" if misfit.place else misfit.detail
+
+
+def _place(error: ValidationError) -> str:
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in error.path).lstrip(".")
 
 
 def _expected(tool: ToolSpec) -> str:

@@ -249,20 +249,20 @@ class ThreadlogClient:
         self,
         thread: str,
         call: str,
+        attempt: int,
         decision: Resolution,
         *,
+        note: str,
         result: JsonValue = None,
-        note: str | None = None,
         idempotency_key: str | None = None,
     ) -> Accepted:
-        """Settle a call of which is not known whether it ran: it `succeeded` or `failed`, with that result; it may run
-        `again`; or it is `abandoned`. `note` says how that is known. Raises RefusedError (409) where it is not unknown.
+        """Settle a call of which is not known whether it ran, at the attempt that was shown as unknown: it `succeeded`
+        or `failed`, with that result; it may run `again`; or it is `abandoned`. `note` says how that is known. Raises
+        RefusedError (409) where it is not unknown.
         """
-        body: JsonObject = {"decision": decision}
+        body: JsonObject = {"attempt": attempt, "decision": decision, "note": note}
         if result is not None:
             body["result"] = result
-        if note is not None:
-            body["note"] = note
         return await self.command(f"{_call_path(thread, call)}/resolution", body, idempotency_key)
 
     async def command(
@@ -293,6 +293,10 @@ class ThreadlogClient:
 
     async def turns(self, thread: str, **query: str | int | None) -> JsonObject:
         return await self.get(f"/v1/threads/{quote(thread, safe='')}/turns", query)
+
+    async def inputs(self, thread: str, **query: str | int | None) -> JsonObject:
+        """Which turn and step took each, or what dropped it."""
+        return await self.get(f"/v1/threads/{quote(thread, safe='')}/inputs", query)
 
     async def items(self, thread: str, **query: str | int | None) -> JsonObject:
         return await self.get(f"/v1/threads/{quote(thread, safe='')}/items", query)

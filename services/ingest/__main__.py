@@ -4,6 +4,7 @@ import contextlib
 import socket
 import sys
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 
 import asyncpg
@@ -14,7 +15,9 @@ from starlette.types import ASGIApp
 
 from schemas.config import Config
 from schemas.topics import THREAD_EVENTS
+from services.chassis.catalog_reader import CatalogReader
 from services.chassis.clock import Clock, SystemClock
+from services.chassis.kafka_groups import kafka_groups
 from services.chassis.lifecycle import Lifecycle, run_service
 from services.chassis.log import Log
 from services.chassis.pacing import Pace
@@ -32,8 +35,12 @@ from services.ingest.existence import KnownThreads
 from services.ingest.history import PostgresHistory
 from services.ingest.live import LiveLimits, Watches
 from services.ingest.metrics import IngestMetrics, LiveCollector
+from services.ingest.ops import Ops, OpsLimits
+from services.ingest.quarantine_reports import QuarantineReports
 from services.ingest.reads import Reads
+from services.ingest.refusals import Refusals
 from services.ingest.settings import IngestSettings, UnsafeSettingsError, require_safe
+from services.ingest.tools import Tools
 from services.ingest.views import CommandViews, Database
 
 SERVICE = "ingest"
@@ -73,6 +80,8 @@ async def _serve(settings: IngestSettings, lifecycle: Lifecycle) -> None:
         LiveCollector(found.watches.counts, registry)
         await found.watches.open()
         reading = lifecycle.spawn(found.watches.run(), "live reader")
+        following = lifecycle.spawn(found.tools.follow(), "catalog")
+        looking = lifecycle.spawn(found.ops.run(), "ops")
         listener = _listen(settings.ingest_host, settings.ingest_port)
         server = _Server(_uvicorn_config(create_app(found), settings))
         serving = lifecycle.spawn(server.serve([listener]), "http server")
@@ -83,6 +92,8 @@ async def _serve(settings: IngestSettings, lifecycle: Lifecycle) -> None:
         server.should_exit = True
         await serving
         reading.cancel()
+        looking.cancel()
+        following.cancel()
         await found.watches.close()
 
 
@@ -117,6 +128,7 @@ def wire(
             verdict_wait_seconds=settings.ingest_verdict_wait_seconds,
         ),
         metrics=metrics,
+        refusals=Refusals(views, settings.ingest_existence_wait_seconds),
     )
     return Dependencies(
         settings=settings,
@@ -129,6 +141,19 @@ def wire(
         commands=commands,
         reads=Reads(database, sql),
         watches=watches,
+        ops=Ops(
+            database=database,
+            sql=sql,
+            reports=QuarantineReports(
+                log, partitions, settings.ops_progress_records_max, int(3_000 * settings.quarantine_report_seconds)
+            ),
+            groups=partial(kafka_groups, settings),
+            partitions=partitions,
+            clock=clock,
+            limits=OpsLimits.of(settings),
+            metrics=metrics,
+        ),
+        tools=Tools(CatalogReader(log)),
     )
 
 

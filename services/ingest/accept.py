@@ -6,17 +6,16 @@ fold counts it once; `earlier` recognises it before the append where the views k
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
 import pydantic
 from pydantic import JsonValue
 
-from schemas.canonical import call_hash, canonical_json
+from schemas.canonical import canonical_json
 from schemas.codec import first_error
 from schemas.config import Config, merge_patch
 from schemas.events import (
-    Edited,
     Event,
     InputSubmitted,
     InputWithdrawn,
@@ -27,21 +26,16 @@ from schemas.events import (
     ThreadCreated,
     ThreadDescribed,
     ThreadUnarchived,
-    ToolCallApproved,
-    ToolCallDenied,
-    ToolCallFinished,
-    ToolCallResolved,
     TurnCancelRequested,
 )
 from schemas.ids import DataHash, EventId, ThreadKey, derive_command, derive_thread
-from schemas.thread import CONFLICT, Effect
+from schemas.thread import CONFLICT, Effect, Verdict
 from services.ingest.auth import Principal
 from services.ingest.problems import (
-    CALL_NOT_OPEN,
     IDEMPOTENCY_CONFLICT,
     INVALID_REQUEST,
-    NOT_FOUND,
     QUEUE_FULL,
+    THREAD_CLOSING,
     TOO_LARGE,
     Problem,
 )
@@ -50,18 +44,17 @@ from services.ingest.requests import (
     CloseThread,
     Content,
     CreateThread,
-    DecideCall,
     PatchThread,
-    PostResult,
-    ResolveCall,
     SubmitInput,
 )
 
 CREATE_ROUTE = "threads"
 OF_CREATION = frozenset[type[Event]]({ThreadCreated, InputSubmitted})
 OF_PATCHES = frozenset[type[Event]]({ThreadDescribed, ThreadConfigured, ThreadArchived, ThreadUnarchived})
-OF_DECISIONS = frozenset[type[Event]]({ToolCallApproved, ToolCallDenied})
-CLIENT_POOL = "client"
+
+CLOSED_ALREADY = frozenset(
+    {Verdict("superseded", "the thread is closing already"), Verdict("rejected", "the thread is closed")}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +97,8 @@ class Accepted:
     """What the answer says beside the ids of the events."""
     kinds: frozenset[type[Event]] = frozenset()
     """What commands of this route may become. One that became something else under this key had another body."""
+    alike: frozenset[Verdict] = frozenset()
+    """Verdicts that come to the same as taking effect: what was asked for had been asked for before."""
 
     def absent(self) -> list[EventId]:
         """Ids of what this command could have become, and did not."""
@@ -112,7 +107,7 @@ class Accepted:
 
 
 class CallFacts(NamedTuple):
-    """What the views say of a tool call."""
+    """What the views say of a tool call; see `accept_calls`."""
 
     tool: str
     attempt: int
@@ -133,7 +128,7 @@ def create_thread(command: Command, request: CreateThread, limits: AcceptLimits)
     config = limits.default_config
     if request.config is not None:
         wanted = request.config.model_dump(mode="json", exclude_unset=True)
-        problem = _too_large("A configuration", len(canonical_json(wanted)), limits.config_bytes_max)
+        problem = too_large("A configuration", len(canonical_json(wanted)), limits.config_bytes_max)
         if problem is not None:
             return problem
         merged = merge_patch(config.model_dump(mode="json", exclude_unset=True), wanted)
@@ -174,12 +169,12 @@ def patch_thread(command: Command, request: PatchThread, limits: AcceptLimits) -
 
 
 def close_thread(command: Command, request: CloseThread) -> Accepted:
-    return _one(command, ThreadCloseRequested(reason=request.reason))
+    return replace(one(command, ThreadCloseRequested(reason=request.reason)), alike=CLOSED_ALREADY)
 
 
 def _config_problem(patch: dict[str, JsonValue], limits: AcceptLimits) -> Problem | None:
     """Whether the patch could fit any configuration: each field has a default but the model."""
-    problem = _too_large("A configuration", len(canonical_json(patch)), limits.config_bytes_max)
+    problem = too_large("A configuration", len(canonical_json(patch)), limits.config_bytes_max)
     if problem is not None:
         return problem
     try:
@@ -210,81 +205,32 @@ def queue_problem(queued: int, inputs_max: int) -> Problem | None:
     return Problem(QUEUE_FULL, f"{queued} inputs wait in the thread; {inputs_max} may.")
 
 
+def closing_problem(*, is_closing: bool) -> Problem | None:
+    """`is_closing`: as far as this process knows. What it does not know, the fold does."""
+    return Problem(THREAD_CLOSING, "The thread is closing, or closed.") if is_closing else None
+
+
 def withdraw_input(command: Command, input_id: str) -> Accepted:
-    return _one(command, InputWithdrawn(input=input_id), shown={"input": input_id})
+    return one(command, InputWithdrawn(input=input_id), judged=True, shown={"input": input_id})
 
 
 def cancel_turn(command: Command, turn: int, request: CancelTurn) -> Accepted:
-    return _one(command, TurnCancelRequested(turn=turn, reason="user", note=request.note, discard=request.discard))
+    """A second cancel changes nothing, and is answered as the first; one of a turn that has ended is refused."""
+    requested = TurnCancelRequested(turn=turn, reason="user", note=request.note, discard=request.discard)
+    under_way = Verdict("superseded", f"turn {turn} is being cancelled")
+    return replace(one(command, requested, judged=True), alike=frozenset({under_way}))
 
 
 def _content(request: Content, limits: AcceptLimits) -> tuple[TextItem, ...] | Problem:
     content = request.content()
     content_bytes = sum(len(item.text.encode()) for item in content)
-    return _too_large("An input", content_bytes, limits.input_bytes_max) or content
+    return too_large("An input", content_bytes, limits.input_bytes_max) or content
 
 
-# Tool calls
+# Shared with `accept_calls`
 
 
-def decide_call(command: Command, call: str, request: DecideCall, facts: CallFacts | None) -> Accepted | Problem:
-    """`facts` are needed for edited arguments alone: the hash of a call is of its tool's name too."""
-    by = command.principal.actor
-    if request.decision == "deny":
-        denied = ToolCallDenied(call=call, call_hash=request.call_hash, by=by, reason=request.reason or "")
-        return _one(command, denied, judged=True, kinds=OF_DECISIONS)
-    edited = None
-    if request.args is not None:
-        if facts is None:
-            return _no_such_call(call)
-        edited = Edited(args=request.args, call_hash=call_hash(facts.tool, request.args))
-    approved = ToolCallApproved(
-        call=call, call_hash=request.call_hash, by=by, scope=request.scope, tool=request.tool, edited=edited
-    )
-    return _one(command, approved, judged=True, kinds=OF_DECISIONS)
-
-
-def is_for_clients(facts: CallFacts | None) -> bool:
-    """Whether a client tool's call was dispatched, so that its result can be posted."""
-    return facts is not None and facts.pool == CLIENT_POOL and facts.claim is not None
-
-
-def post_result(
-    command: Command, call: str, request: PostResult, facts: CallFacts | None, limits: AcceptLimits
-) -> Accepted | Problem:
-    """Only for client tools: a customer's backend never speaks for an executor."""
-    if facts is None:
-        return _no_such_call(call)
-    if facts.claim is None or not is_for_clients(facts):
-        return Problem(CALL_NOT_OPEN, f"The call {call} is not one of a client tool that waits for its result.")
-    problem = _too_large("A result", len(canonical_json(request.result)), limits.result_bytes_max)
-    if problem is not None:
-        return problem
-    finished = ToolCallFinished(
-        call=call, attempt=facts.attempt, claim=facts.claim, outcome=request.outcome, result=request.result
-    )
-    return _one(command, finished, judged=True)
-
-
-def resolve_call(
-    command: Command, call: str, request: ResolveCall, facts: CallFacts | None, limits: AcceptLimits
-) -> Accepted | Problem:
-    if facts is None:
-        return _no_such_call(call)
-    problem = _too_large("A result", len(canonical_json(request.result)), limits.result_bytes_max)
-    if problem is not None:
-        return problem
-    resolved = ToolCallResolved(
-        call=call, attempt=facts.attempt, decision=request.decision, result=request.result, note=request.note
-    )
-    return _one(command, resolved, judged=True)
-
-
-def _no_such_call(call: str) -> Problem:
-    return Problem(NOT_FOUND, f"The thread has no tool call {call}.")
-
-
-def _one(
+def one(
     command: Command,
     event: Event,
     *,
@@ -296,7 +242,7 @@ def _one(
     return Accepted(command, (with_id,), judged=judged, shown=shown or {}, kinds=kinds)
 
 
-def _too_large(what: str, size_bytes: int, bytes_max: int) -> Problem | None:
+def too_large(what: str, size_bytes: int, bytes_max: int) -> Problem | None:
     if size_bytes <= bytes_max:
         return None
     return Problem(TOO_LARGE, f"{what} may have {bytes_max} bytes; this one has {size_bytes}.")

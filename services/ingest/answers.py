@@ -10,6 +10,8 @@ from schemas.thread import Effect
 Time = Annotated[str, Field(json_schema_extra={"format": "date-time"})]
 Status = Literal["importing", "active", "closing", "closed"]
 
+TurnStatus = Literal["open", "cancelling", "ended"]
+
 
 class Answer(BaseModel):
     model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
@@ -99,9 +101,26 @@ class Item(Answer):
     compacted_at: int | None
 
 
+class Input(Answer):
+    seq: int
+    input: str
+    mode: Literal["queue", "steer", "interrupt", "reject"]
+    expected_turn: int | None
+    submitted_by: str
+    submitted_at: Time
+    status: Literal["queued", "taken", "withdrawn", "discarded"]
+    dropped: str | None
+    """Type of the event by which it was withdrawn or discarded."""
+    turn: int | None
+    """That took it."""
+    step: int | None
+    """That took it; null where the turn took it at its start."""
+    items: list[JsonValue]
+
+
 class Turn(Answer):
     turn: int
-    status: Literal["open", "cancelling", "ended"]
+    status: TurnStatus
     outcome: Literal["completed", "aborted", "failed", "interrupted"] | None
     reason: str | None
     inputs: list[str]
@@ -196,6 +215,53 @@ class ToolCall(Answer):
     result: JsonValue
 
 
+class Approval(Answer):
+    """All that is needed to decide."""
+
+    thread: str
+    call: str
+    turn: int
+    step: int
+    index: int
+    attempt: int
+    tool: str
+    args: dict[str, JsonValue]
+    malformed: str | None
+    call_hash: str
+    """To be given with the decision: it is bound to these arguments."""
+    effect: str | None
+    """Of the tool, as the operator's policy has it now; null where the catalog lacks the tool."""
+    reason: str | None
+    requested_at: Time
+    expires_at: Time | None
+    turn_status: TurnStatus
+
+
+class UnknownCall(Answer):
+    """All that is needed to find out what the call did, and to settle it."""
+
+    thread: str
+    call: str
+    turn: int
+    step: int
+    index: int
+    attempt: int
+    """To be given with the resolution: it is bound to this attempt. 0 for a call that was imported unfinished."""
+    tool: str
+    args: dict[str, JsonValue]
+    call_hash: str
+    effect: str | None
+    pool: str | None
+    executor: str | None
+    claimed_at: Time | None
+    evidence: str | None
+    """Why the attempt counts as lost."""
+    lost_attempts: int
+    idempotency_key: str | None
+    """That the tool was given, the same for every attempt."""
+    turn_status: TurnStatus
+
+
 class ThreadPage(Answer):
     data: list[ThreadSummary]
     next_cursor: str | None
@@ -203,6 +269,11 @@ class ThreadPage(Answer):
 
 class ItemPage(Answer):
     data: list[Item]
+    next_cursor: str | None
+
+
+class InputPage(Answer):
+    data: list[Input]
     next_cursor: str | None
 
 
@@ -218,6 +289,16 @@ class StepPage(Answer):
 
 class ToolCallPage(Answer):
     data: list[ToolCall]
+    next_cursor: str | None
+
+
+class ApprovalPage(Answer):
+    data: list[Approval]
+    next_cursor: str | None
+
+
+class UnknownCallPage(Answer):
+    data: list[UnknownCall]
     next_cursor: str | None
 
 

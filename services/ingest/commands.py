@@ -21,7 +21,16 @@ from schemas.ids import DataHash, EventId, ThreadKey
 from schemas.topics import THREAD_EVENTS
 from services.chassis.clock import Clock
 from services.chassis.log import Appender, LogError, Outgoing
-from services.ingest.accept import Accepted, Command, Stored, conflict, earlier, is_conflict, queue_problem
+from services.ingest.accept import (
+    Accepted,
+    Command,
+    Stored,
+    closing_problem,
+    conflict,
+    earlier,
+    is_conflict,
+    queue_problem,
+)
 from services.ingest.bounded import Bounded
 from services.ingest.existence import KnownThreads
 from services.ingest.live import Judged
@@ -35,6 +44,7 @@ from services.ingest.problems import (
     Problem,
     ProblemError,
 )
+from services.ingest.refusals import Refusals
 
 JSON = "application/json"
 
@@ -96,7 +106,9 @@ class Commands:
         instance: str,
         limits: CommandLimits,
         metrics: IngestMetrics,
+        refusals: Refusals,
     ) -> None:
+        self._refusals = refusals
         self._appender = appender
         self._known = known
         self._earlier = earlier_commands
@@ -127,7 +139,8 @@ class Commands:
                 await self._known.require(accepted.command.key)
             case "room":
                 queued = await self._known.queued(accepted.command.key)
-                problem = queue_problem(queued, self._limits.queue_inputs_max)
+                is_closing = self._known.is_closing(accepted.command.key)
+                problem = closing_problem(is_closing=is_closing) or queue_problem(queued, self._limits.queue_inputs_max)
                 if problem is not None:
                     raise ProblemError(problem)
             case _:
@@ -227,13 +240,16 @@ class Commands:
             self._metrics.undecided.inc()
             return _answer(202, _body(accepted, stored) | _how_to_ask(accepted, stored))
         telling = next((item for item in decided if item.effect != "applied"), decided[-1])
-        body = _body(accepted, decided)
-        body |= {"seq": telling.seq, "effect": telling.effect, "reason": telling.reason}
-        if telling.effect == "applied":
-            return _answer(200, body)
+        if telling.effect == "applied" or (telling.effect, telling.reason) in accepted.alike:
+            return _answer(200, _told(accepted, decided, telling))
         if is_conflict(telling.effect, telling.reason):
             raise ProblemError(conflict())
-        raise ProblemError(Problem(NOT_APPLIED, f"{telling.kind} was {telling.effect}: {telling.reason}.", body))
+        refused = next(event for event_id, event in accepted.events if event_id == telling.id)
+        explained = await self._refusals.explain(accepted.command.key, refused, telling)
+        if isinstance(explained, Stored):
+            return _answer(200, _told(accepted, [explained], explained))
+        detail = f"{telling.kind} was {telling.effect}: {telling.reason}. {explained.sentence}".rstrip()
+        raise ProblemError(Problem(NOT_APPLIED, detail, {**_told(accepted, decided, telling), **explained.more}))
 
     async def _judged(self, key: ThreadKey, item: Stored) -> Stored | None:
         """None where it is not known in time. A duplicate is answered as the first of its id."""
@@ -260,6 +276,11 @@ def _body(accepted: Accepted, stored: Sequence[Stored]) -> dict[str, JsonValue]:
         "events": [_shown(item) for item in stored],
         "position": {"partition": last.partition, "offset": last.offset},
     }
+
+
+def _told(accepted: Accepted, decided: Sequence[Stored], telling: Stored) -> dict[str, JsonValue]:
+    """`telling`: the record whose effect is that of the whole command."""
+    return _body(accepted, decided) | {"seq": telling.seq, "effect": telling.effect, "reason": telling.reason}
 
 
 def _shown(item: Stored) -> JsonValue:

@@ -12,8 +12,10 @@ from services.ingest.commands import Commands
 from services.ingest.existence import KnownThreads
 from services.ingest.live import Watches
 from services.ingest.metrics import IngestMetrics
+from services.ingest.ops import Ops
 from services.ingest.reads import Reads
 from services.ingest.settings import IngestSettings
+from services.ingest.tools import Tools
 from services.ingest.views import CommandViews
 
 
@@ -29,6 +31,8 @@ class Dependencies:
     commands: Commands
     reads: Reads
     watches: Watches
+    ops: Ops
+    tools: Tools
 
 
 def dependencies(request: Request) -> Dependencies:

@@ -8,7 +8,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
-from schemas.events import InputSubmitted
+from schemas.events import InputSubmitted, ThreadCloseRequested
 from schemas.ids import ThreadKey, is_name
 from schemas.state import ThreadState
 from schemas.topics import THREAD_EVENTS
@@ -30,6 +30,8 @@ class ThreadRow(NamedTuple):
     queued: int
     seq: int
     """Of the thread's last record in the view."""
+    is_closing: bool = False
+    """Whether it is closing, or closed."""
 
 
 class ThreadRows(Protocol):
@@ -50,6 +52,8 @@ class _Known:
     """Of the last record that was counted in `queued`."""
     submitted: deque[int] = field(default_factory=lambda: deque(maxlen=_APPENDS_REMEMBERED))
     """Offsets of inputs that this process appended since."""
+    is_closing: bool = False
+    """Whether somebody has asked to close it, as far as this process knows: that always takes effect, and stays so."""
 
     def estimate(self) -> int:
         """At least as many as wait, as far as this process knows."""
@@ -96,19 +100,28 @@ class KnownThreads:
             known = await self._look_up(key)
         return known.estimate()
 
+    def is_closing(self, key: ThreadKey) -> bool:
+        known = self._known.get(key)
+        return known is not None and known.is_closing
+
     def note_created(self, key: ThreadKey) -> None:
         if self._known.get(key) is None:
             self._known.put(key, _Known())
 
     def note_append(self, key: ThreadKey, kind: str, offset: int) -> None:
         known = self._known.get(key)
-        if known is not None and kind == InputSubmitted.kind:
+        if known is None:
+            return
+        if kind == InputSubmitted.kind:
             known.submitted.append(offset)
+        elif kind == ThreadCloseRequested.kind:
+            known.is_closing = True
 
     def note_state(self, key: ThreadKey, state: ThreadState) -> None:
         known = self._known.get(key)
         if known is not None:
             known.see(len(state.queue), state.offset)
+            known.is_closing = known.is_closing or state.status in {"closing", "closed"}
 
     async def look_up(self, key: ThreadKey) -> None:
         """As `require`, but the view holds the thread afterwards."""
@@ -140,4 +153,5 @@ class KnownThreads:
             known = _Known()
             self._known.put(key, known)
         known.see(row.queued, row.offset)
+        known.is_closing = known.is_closing or row.is_closing
         return known

@@ -67,6 +67,18 @@ CALL_NOT_OPEN = ProblemType(
     "The tool call does not wait for this",
     "Read the call as it is now. Nothing was recorded.",
 )
+THREAD_CLOSING = ProblemType(
+    "thread-closing",
+    409,
+    "The thread takes no new input",
+    "Nothing was recorded. Create another thread, or fork this one.",
+)
+TOOL_NOT_IN_CATALOG = ProblemType(
+    "tool-not-in-catalog",
+    409,
+    "The catalog lacks the tool",
+    "Nothing was recorded. Check the name, or start an executor that offers the tool; decide without `args` or `tool`.",
+)
 TOO_LARGE = ProblemType(
     "too-large", 413, "Larger than a limit allows", "Send less; the detail names the limit. Nothing was recorded."
 )
@@ -78,6 +90,12 @@ INVALID_REQUEST = ProblemType(
     422,
     "The request does not have the right shape",
     "Correct the places that `errors` names. Unknown fields are refused, so that a misspelt one is noticed.",
+)
+ARGUMENTS_DO_NOT_FIT = ProblemType(
+    "arguments-do-not-fit",
+    422,
+    "The edited arguments do not fit the tool",
+    "Correct the places that `errors` names; `schema` is what they have to fit. Nothing was recorded.",
 )
 UNSTORABLE = ProblemType(
     "unstorable",
@@ -114,6 +132,13 @@ VIEWS_UNAVAILABLE = ProblemType(
 VIEWS_BEHIND = ProblemType(
     "views-behind", 503, "The views have not come so far yet", "Send it again a little later.", 1
 )
+CATALOG_NOT_LOADED = ProblemType(
+    "catalog-not-loaded",
+    503,
+    "The tool catalog is not loaded yet",
+    "Send it again a little later, or decide without `args` or `tool`. Nothing was recorded.",
+    1,
+)
 LOG_UNAVAILABLE = ProblemType(
     "log-unavailable",
     503,
@@ -134,9 +159,12 @@ CATALOGUE: tuple[ProblemType, ...] = (
     METHOD_NOT_ALLOWED,
     NOT_APPLIED,
     CALL_NOT_OPEN,
+    THREAD_CLOSING,
+    TOOL_NOT_IN_CATALOG,
     TOO_LARGE,
     UNSUPPORTED_MEDIA_TYPE,
     INVALID_REQUEST,
+    ARGUMENTS_DO_NOT_FIT,
     UNSTORABLE,
     IDEMPOTENCY_CONFLICT,
     QUEUE_FULL,
@@ -145,6 +173,7 @@ CATALOGUE: tuple[ProblemType, ...] = (
     OVERLOADED,
     VIEWS_UNAVAILABLE,
     VIEWS_BEHIND,
+    CATALOG_NOT_LOADED,
     LOG_UNAVAILABLE,
 )
 
@@ -157,13 +186,13 @@ class Problem:
     """Members beyond those of RFC 9457."""
 
     def body(self) -> dict[str, JsonValue]:
-        return {
+        own: dict[str, JsonValue] = {
             "type": TYPE_PREFIX + self.type.slug,
             "status": self.type.status,
             "title": self.type.title,
             "detail": self.detail,
-            **self.more,
         }
+        return {**own, **self.more, **own}  # first, and never another's
 
     def response(self) -> Response:
         headers = {}

@@ -6,7 +6,7 @@ Lists are cut by key, never by number of rows, so that a list that grows meanwhi
 import base64
 import binascii
 import datetime as dt
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 from uuid import UUID
 
@@ -14,27 +14,32 @@ import asyncpg
 import orjson
 import pydantic_core
 
-from schemas.ids import EventId, TenantId, ThreadKey, is_name
+from schemas.ids import EventId, TenantId, ThreadId, ThreadKey, is_name
 from services.ingest.problems import BAD_CURSOR, Problem, ProblemError
-from services.ingest.views import Database
+from services.ingest.views import Database, format_time
 
 OFFSET_MAX = 2**63 - 1
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
 class List(NamedTuple):
-    """A list below a thread: its statement, and the columns by which it is ordered."""
+    """A list of a thread, or of a tenant's threads: its statement, and the columns by which it is ordered. The
+    statement takes the tenant, the thread (of a tenant's list: or null), a key, and how many rows after it.
+    """
 
     query: str
     order: tuple[str, ...]
-    start: tuple[int, ...]
+    start: tuple[int | str, ...]
     """A key before the first."""
 
 
 ITEMS = List("page_items", ("seq", "part"), (0, -1))
+INPUTS = List("page_inputs", ("seq",), (0,))
 TURNS = List("page_turns", ("turn",), (0,))
 STEPS = List("page_steps", ("turn", "step"), (0, 0))
 TOOL_CALLS = List("page_tool_calls", ("turn", "step", "index"), (0, 0, -1))
+APPROVALS = List("page_approvals", ("thread", "turn", "step", "index"), ("", 0, 0, -1))
+UNKNOWN_CALLS = List("page_unknown_calls", ("thread", "turn", "step", "index"), ("", 0, 0, -1))
 
 
 class ThreadFilter(NamedTuple):
@@ -48,8 +53,10 @@ class Page(NamedTuple):
     rows: Sequence[asyncpg.Record]
     next_cursor: str | None
 
-    def to_json(self) -> bytes:
-        return _dump({"data": [dict(row) for row in self.rows], "next_cursor": self.next_cursor})
+    def to_json(self, more: Callable[[asyncpg.Record], Mapping[str, object]] | None = None) -> bytes:
+        """`more`: what an entry shows beside its row."""
+        data = [dict(row) if more is None else {**row, **more(row)} for row in self.rows]
+        return _dump({"data": data, "next_cursor": self.next_cursor})
 
 
 class AtLeast(NamedTuple):
@@ -96,9 +103,9 @@ class Reads:
         last = rows[limit - 1]
         return Page(rows[:limit], encode_cursor([_microseconds(last["created_at"]), last["thread"]]))
 
-    async def page(self, of: List, key: ThreadKey, cursor: str | None, limit: int) -> Page:
-        after = of.start if cursor is None else _after(cursor, len(of.order))
-        rows = await self._database.fetch(self._sql[of.query], key.tenant, key.thread, *after, limit + 1)
+    async def page(self, of: List, tenant: TenantId, thread: ThreadId | None, cursor: str | None, limit: int) -> Page:
+        after = of.start if cursor is None else decode_cursor(cursor, tuple(type(part) for part in of.start))
+        rows = await self._database.fetch(self._sql[of.query], tenant, thread, *after, limit + 1)
         if len(rows) <= limit:
             return Page(rows, None)
         last = rows[limit - 1]
@@ -118,7 +125,7 @@ def decode_cursor(cursor: str, kinds: tuple[type, ...]) -> list[int | str]:
         key = None
     if not isinstance(key, list) or tuple(type(part) for part in key) != kinds:
         raise ProblemError(_foreign_cursor())
-    if any(isinstance(part, int) and not -1 <= part <= OFFSET_MAX for part in key):
+    if not all(-1 <= part <= OFFSET_MAX if isinstance(part, int) else is_name(part) for part in key):
         raise ProblemError(_foreign_cursor())
     return key
 
@@ -132,16 +139,10 @@ def parse_at_least(text: str) -> AtLeast:
     return AtLeast(int(partition) if colon else None, int(offset))
 
 
-def _after(cursor: str, length: int) -> list[int | str]:
-    return decode_cursor(cursor, (int,) * length)
-
-
 def _after_thread(cursor: str | None) -> tuple[dt.datetime | None, str | None]:
     if cursor is None:
         return None, None
     created, thread = decode_cursor(cursor, (int, str))
-    if not is_name(str(thread)):
-        raise ProblemError(_foreign_cursor())
     try:
         return _EPOCH + dt.timedelta(microseconds=int(created)), str(thread)
     except OverflowError:
@@ -170,6 +171,6 @@ def _plain(value: object) -> object:
         case bytes():
             return orjson.Fragment(value)
         case dt.datetime():
-            return value.astimezone(dt.UTC).isoformat(timespec="milliseconds").removesuffix("+00:00") + "Z"
+            return format_time(value)
         case _:
             return str(value)

@@ -5,7 +5,7 @@ from typing import Annotated, Literal, Self
 from pydantic import ConfigDict, Field, JsonValue, model_validator
 
 from schemas.config import Config, Frozen
-from schemas.events import Hash, InputMode, Positive, TextItem
+from schemas.events import Count, Hash, InputMode, Positive, TextItem
 
 TITLE_CHARACTERS_MAX = 500
 LABELS_MAX = 64
@@ -75,7 +75,20 @@ class PatchThread(Body):
 class SubmitInput(Content):
     mode: InputMode = "queue"
     expected_turn: Positive | None = None
-    """Only where this turn is open when the input lands: otherwise 409 with the reason."""
+    """With mode `steer`: only where this turn is open when the input lands, otherwise 409 with the reason. Where the
+    turn ends before one of its steps takes the input, it is discarded.
+    """
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        if self.expected_turn is None or self.mode == "steer":
+            return self
+        why = {
+            "queue": "an input that is queued waits for the next turn",
+            "interrupt": "an interrupting input ends the open turn and starts the next; cancel the turn, then submit",
+            "reject": "with `reject` no turn may be open",
+        }
+        raise ValueError(f"expected_turn needs the mode `steer`: {why[self.mode]}")
 
 
 class WithdrawInput(Body):
@@ -121,8 +134,11 @@ class PostResult(Body):
 
 class ResolveCall(Body):
     decision: Literal["succeeded", "failed", "again", "abandoned"]
+    attempt: Count
+    """The attempt that was looked at, as `GET /v1/unknown-calls` shows it: a later one is another question."""
+    note: Annotated[str, Field(min_length=1, max_length=NOTE_CHARACTERS_MAX)]
+    """Why: how it is known. Recorded with who said so, and told to the model where there is no result."""
     result: JsonValue = None
-    note: Note | None = None
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:

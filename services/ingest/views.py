@@ -1,10 +1,12 @@
 """How far the views have come, and what commands ask of them."""
 
 import asyncio
+import datetime as dt
 from collections.abc import Mapping, Sequence
 from uuid import UUID
 
 import asyncpg
+import orjson
 
 from schemas.ids import DataHash, EventId, ThreadKey
 from schemas.topics import THREAD_EVENTS
@@ -12,6 +14,7 @@ from services.ingest.accept import CallFacts, Stored
 from services.ingest.commands import FoundCommands
 from services.ingest.existence import ThreadRow
 from services.ingest.problems import BAD_CURSOR, VIEWS_UNAVAILABLE, Problem, ProblemError
+from services.ingest.refusals import CallStanding, Decided, InputStanding
 
 TOPIC = THREAD_EVENTS.name
 
@@ -39,6 +42,10 @@ class Database:
             raise ProblemError(
                 Problem(VIEWS_UNAVAILABLE, f"The database cannot be asked: {type(error).__name__}.")
             ) from error
+
+
+def format_time(moment: dt.datetime) -> str:
+    return moment.astimezone(dt.UTC).isoformat(timespec="milliseconds").removesuffix("+00:00") + "Z"
 
 
 class Positions:
@@ -77,7 +84,7 @@ class Positions:
 
 
 class CommandViews:
-    """Implements `existence.ThreadRows` and `commands.EarlierCommands`."""
+    """Implements `existence.ThreadRows`, `commands.EarlierCommands` and `refusals.Standings`."""
 
     def __init__(self, database: Database, sql: Mapping[str, str], poll_seconds: float) -> None:
         self._database = database
@@ -104,7 +111,7 @@ class CommandViews:
 
     async def thread_row(self, key: ThreadKey, partition: int) -> ThreadRow:
         [row] = await self._database.fetch(self._sql["thread_row"], key.tenant, key.thread, TOPIC, partition)
-        return ThreadRow(row["next_offset"], row["offset"], row["exists"], row["queued"], row["seq"])
+        return ThreadRow(row["next_offset"], row["offset"], row["exists"], row["queued"], row["seq"], row["is_closing"])
 
     async def find(self, key: ThreadKey, partition: int, ids: Sequence[EventId]) -> FoundCommands:
         wanted = [UUID(event_id) for event_id in ids]
@@ -126,6 +133,39 @@ class CommandViews:
             return None
         tool, attempts, pool, claim = rows[0]
         return CallFacts(tool, attempts, pool, None if claim is None else str(claim))
+
+    async def call_standing(self, key: ThreadKey, call: str) -> CallStanding | None:
+        rows = await self._database.fetch(self._sql["call_standing"], key.tenant, key.thread, call)
+        return _call_standing(rows[0]) if rows else None
+
+    async def input_standing(self, key: ThreadKey, input_id: str) -> InputStanding | None:
+        rows = await self._database.fetch(self._sql["input_standing"], key.tenant, key.thread, input_id)
+        return InputStanding(input_id, *rows[0]) if rows else None
+
+
+def _call_standing(row: asyncpg.Record) -> CallStanding:
+    approval, resolution = None, None
+    if row["decision"] is not None:
+        approval = Decided(row["decided_by"], row["decision"], _time(row["decided_at"]), row["decision_reason"])
+    if row["resolution"] is not None:
+        resolution = Decided(row["resolved_by"], row["resolution"], _time(row["resolved_at"]), row["note"])
+    return CallStanding(
+        call=row["call"],
+        tool=row["tool"],
+        status=row["status"],
+        call_hash=row["call_hash"],
+        attempt=row["attempts"],
+        approval=approval,
+        resolution=resolution,
+        outcome=row["outcome"],
+        settled_at=_time(row["settled_at"]),
+        result=None if row["result"] is None else orjson.loads(row["result"]),
+        settled_by=None if row["id"] is None else _stored(row),
+    )
+
+
+def _time(moment: dt.datetime | None) -> str | None:
+    return None if moment is None else format_time(moment)
 
 
 def _stored(row: asyncpg.Record) -> Stored:

@@ -11,7 +11,7 @@ from starlette.responses import Response
 from services.ingest import accept, openapi
 from services.ingest.answers import CommandAnswer
 from services.ingest.dependencies import dependencies
-from services.ingest.problems import NOT_FOUND, QUEUE_FULL, Problem, ProblemError
+from services.ingest.problems import NOT_FOUND, QUEUE_FULL, THREAD_CLOSING, Problem, ProblemError
 from services.ingest.requests import CancelTurn, SubmitInput, WithdrawInput
 from services.ingest.routes.parameters import command_of, number_of, read_body, run
 from services.ingest.routes.threads import TO_A_THREAD
@@ -23,7 +23,8 @@ _INPUT = re.compile(r"[!-~]{1,200}")
 MODES = """
 `queue` waits for the next turn. `steer` is taken by the open turn before its next step; without one it starts a turn.
 `interrupt` cancels the open turn and starts the next. `reject` is refused with 409 while a turn is open or inputs wait.
-With `expected_turn` it is refused with 409 unless that turn is open. The last two answer once they were folded.
+With `expected_turn`, which needs `steer`, it is refused with 409 unless that turn is open. The last two answer once
+they were folded. A thread that is closing takes none: 409. `GET …/inputs` shows which turn and step took each.
 """
 
 
@@ -31,7 +32,7 @@ With `expected_turn` it is refused with 409 unless that turn is open. The last t
     "/v1/threads/{thread}/inputs",
     summary="Submit an input",
     description=MODES,
-    responses=openapi.answers(CommandAnswer, (200, 202), (*TO_A_THREAD, QUEUE_FULL)),
+    responses=openapi.answers(CommandAnswer, (200, 202), (*TO_A_THREAD, THREAD_CLOSING, QUEUE_FULL)),
     openapi_extra=openapi.command(SubmitInput),
 )
 async def submit_input(request: Request) -> Response:
@@ -43,6 +44,7 @@ async def submit_input(request: Request) -> Response:
 @router.post(
     "/v1/threads/{thread}/inputs/{input}/withdraw",
     summary="Take an input back that no turn has taken",
+    description="Where it has left the queue: 409 with `input_status` and, once it was taken, the `turn` and `step`.",
     responses=openapi.answers(CommandAnswer, (200, 202), (*TO_A_THREAD, NOT_FOUND)),
     openapi_extra=openapi.command(WithdrawInput, required=False),
 )
@@ -59,7 +61,8 @@ async def withdraw_input(request: Request) -> Response:
     "/v1/threads/{thread}/turns/{turn}/cancel",
     summary="Cancel an open turn",
     description="The model call is dropped, waiting approvals are settled, running tools are stopped; what had "
-    "finished stays. Untaken steering inputs stay queued unless `discard` is set.",
+    "finished stays. Untaken steering inputs stay queued unless `discard` is set. A second cancel changes nothing and "
+    "is answered as the first, with the effect `superseded`; a turn that has ended cannot be cancelled: 409.",
     responses=openapi.answers(CommandAnswer, (200, 202), TO_A_THREAD),
     openapi_extra=openapi.command(CancelTurn, required=False),
 )

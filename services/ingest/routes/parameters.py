@@ -22,6 +22,7 @@ from services.ingest.problems import INVALID_REQUEST, NOT_FOUND, VIEWS_BEHIND, P
 from services.ingest.reads import parse_at_least
 
 ThreadPath = Annotated[str, Path(description="Id of the thread.")]
+ThreadQuery = Annotated[str | None, Query(description="Only this thread's.", max_length=200)]
 Cursor = Annotated[str | None, Query(description="`next_cursor` of the page before.", max_length=500)]
 Limit = Annotated[int | None, Query(description="Entries of a page.", ge=1, le=1_000)]
 AtLeastQuery = Annotated[

@@ -1,89 +1,149 @@
-"""Lists below a thread, and what became of a command."""
+"""Lists of a thread and of a tenant, and what became of a command."""
 
+from collections.abc import Awaitable, Callable, Mapping
+from typing import NamedTuple, TypeAlias
+
+import asyncpg
 from fastapi import APIRouter
+from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import Response
 
 from schemas.ids import parse_event_id
 from services.ingest import openapi
-from services.ingest.answers import CommandRecord, ItemPage, StepPage, ToolCallPage, TurnPage
+from services.ingest.answers import (
+    ApprovalPage,
+    CommandRecord,
+    InputPage,
+    ItemPage,
+    StepPage,
+    ToolCallPage,
+    TurnPage,
+    UnknownCallPage,
+)
 from services.ingest.problems import BAD_CURSOR, NOT_FOUND, THREAD_NOT_FOUND, VIEWS_BEHIND, Problem, ProblemError
-from services.ingest.reads import ITEMS, STEPS, TOOL_CALLS, TURNS, List
+from services.ingest.reads import APPROVALS, INPUTS, ITEMS, STEPS, TOOL_CALLS, TURNS, UNKNOWN_CALLS, List
 from services.ingest.routes.parameters import (
     JSON,
     AtLeastQuery,
     Cursor,
     Limit,
     ThreadPath,
+    ThreadQuery,
     page_limit,
     reader_of,
     thread_key,
     wait_at_least,
 )
+from services.ingest.tools import Tools
 
 router = APIRouter(tags=["reads"])
 
 OF_A_THREAD = (THREAD_NOT_FOUND, BAD_CURSOR, VIEWS_BEHIND, *openapi.OF_READS)
 
+More: TypeAlias = Callable[[Tools, asyncpg.Record], Mapping[str, object]]
 
-@router.get(
-    "/v1/threads/{thread}/items",
-    summary="What was said: messages, reasoning, calls, results",
-    responses=openapi.answers(ItemPage, (200,), OF_A_THREAD),
+
+def _effect(tools: Tools, row: asyncpg.Record) -> Mapping[str, object]:
+    """A call that waits was not dispatched yet, so no record says its effect class: the operator's policy does."""
+    return {"effect": tools.effect(row["tool"])}
+
+
+class Listed(NamedTuple):
+    path: str
+    name: str
+    summary: str
+    of: List
+    page: type[BaseModel]
+    description: str = ""
+    more: More | None = None
+    """What an entry shows beside its row."""
+
+
+LISTS = (
+    Listed(
+        "/v1/threads/{thread}/inputs",
+        "list_inputs",
+        "What was submitted, and which turn and step took it",
+        INPUTS,
+        InputPage,
+        "Inputs that a turn took at its start have no step. `dropped` names the event by which one left the queue "
+        "without reaching a model.",
+    ),
+    Listed(
+        "/v1/threads/{thread}/items",
+        "list_items",
+        "What was said: messages, reasoning, calls, results",
+        ITEMS,
+        ItemPage,
+    ),
+    Listed("/v1/threads/{thread}/turns", "list_turns", "The thread's turns", TURNS, TurnPage),
+    Listed("/v1/threads/{thread}/steps", "list_steps", "The model calls of the thread's turns", STEPS, StepPage),
+    Listed(
+        "/v1/threads/{thread}/tool-calls",
+        "list_tool_calls",
+        "The thread's tool calls, with their results",
+        TOOL_CALLS,
+        ToolCallPage,
+    ),
+    Listed(
+        "/v1/approvals",
+        "list_approvals",
+        "Calls that wait for a person's approval",
+        APPROVALS,
+        ApprovalPage,
+        "Of all threads of the tenant, or of one. Each is answered by `POST …/tool-calls/{call}/decision` with its "
+        "`call_hash`, through any instance and by any client; the first answer in the log counts.",
+        _effect,
+    ),
+    Listed(
+        "/v1/unknown-calls",
+        "list_unknown_calls",
+        "Calls of which is not known whether they ran",
+        UNKNOWN_CALLS,
+        UnknownCallPage,
+        "Of all threads of the tenant, or of one. Each is settled by `POST …/tool-calls/{call}/resolution` with its "
+        "`attempt`. `again` is possible while `turn_status` is `open`.",
+    ),
 )
-async def list_items(
-    request: Request,
-    thread: ThreadPath,
-    cursor: Cursor = None,
-    limit: Limit = None,
-    at_least: AtLeastQuery = None,
-) -> Response:
-    return await _page(request, ITEMS, thread, cursor, limit, at_least)
 
 
-@router.get(
-    "/v1/threads/{thread}/turns",
-    summary="The thread's turns",
-    responses=openapi.answers(TurnPage, (200,), OF_A_THREAD),
-)
-async def list_turns(
-    request: Request,
-    thread: ThreadPath,
-    cursor: Cursor = None,
-    limit: Limit = None,
-    at_least: AtLeastQuery = None,
-) -> Response:
-    return await _page(request, TURNS, thread, cursor, limit, at_least)
+def _of_thread(listed: Listed) -> Callable[..., Awaitable[Response]]:
+    async def read(
+        request: Request,
+        thread: ThreadPath,
+        cursor: Cursor = None,
+        limit: Limit = None,
+        at_least: AtLeastQuery = None,
+    ) -> Response:
+        return await _page(request, listed, thread, cursor, limit, at_least)
+
+    return read
 
 
-@router.get(
-    "/v1/threads/{thread}/steps",
-    summary="The model calls of the thread's turns",
-    responses=openapi.answers(StepPage, (200,), OF_A_THREAD),
-)
-async def list_steps(
-    request: Request,
-    thread: ThreadPath,
-    cursor: Cursor = None,
-    limit: Limit = None,
-    at_least: AtLeastQuery = None,
-) -> Response:
-    return await _page(request, STEPS, thread, cursor, limit, at_least)
+def _of_tenant(listed: Listed) -> Callable[..., Awaitable[Response]]:
+    async def read(
+        request: Request,
+        thread: ThreadQuery = None,
+        cursor: Cursor = None,
+        limit: Limit = None,
+        at_least: AtLeastQuery = None,
+    ) -> Response:
+        return await _page(request, listed, thread, cursor, limit, at_least)
+
+    return read
 
 
-@router.get(
-    "/v1/threads/{thread}/tool-calls",
-    summary="The thread's tool calls, with their results",
-    responses=openapi.answers(ToolCallPage, (200,), OF_A_THREAD),
-)
-async def list_tool_calls(
-    request: Request,
-    thread: ThreadPath,
-    cursor: Cursor = None,
-    limit: Limit = None,
-    at_least: AtLeastQuery = None,
-) -> Response:
-    return await _page(request, TOOL_CALLS, thread, cursor, limit, at_least)
+for _listed in LISTS:
+    router.add_api_route(
+        _listed.path,
+        (_of_thread if "{thread}" in _listed.path else _of_tenant)(_listed),
+        methods=["GET"],
+        name=_listed.name,
+        summary=_listed.summary,
+        description=_listed.description,
+        responses=openapi.answers(_listed.page, (200,), OF_A_THREAD),
+    )
 
 
 @router.get(
@@ -105,12 +165,14 @@ async def get_command(request: Request, thread: ThreadPath, event_id: str, at_le
 
 
 async def _page(
-    request: Request, of: List, thread: str, cursor: str | None, limit: int | None, at_least: str | None
+    request: Request, listed: Listed, thread: str | None, cursor: str | None, limit: int | None, at_least: str | None
 ) -> Response:
     found, principal = await reader_of(request)
-    key = thread_key(principal.tenant, thread)
+    key = None if thread is None else thread_key(principal.tenant, thread)
     await wait_at_least(found, at_least, key)
-    page = await found.reads.page(of, key, cursor, page_limit(found, limit))
-    if not page.rows:
+    only = None if key is None else key.thread
+    page = await found.reads.page(listed.of, principal.tenant, only, cursor, page_limit(found, limit))
+    if key is not None and not page.rows:
         await found.known.require(key)
-    return Response(page.to_json(), media_type=JSON)
+    more = listed.more
+    return Response(page.to_json(None if more is None else lambda row: more(found.tools, row)), media_type=JSON)

@@ -11,11 +11,20 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from services.ingest import accept, openapi
+from services.ingest import accept_calls, openapi
 from services.ingest.accept import CallFacts, Command
 from services.ingest.answers import CommandAnswer
 from services.ingest.dependencies import dependencies
-from services.ingest.problems import CALL_NOT_OPEN, NOT_FOUND
+from services.ingest.problems import (
+    ARGUMENTS_DO_NOT_FIT,
+    CALL_NOT_OPEN,
+    CATALOG_NOT_LOADED,
+    NOT_FOUND,
+    TOOL_NOT_IN_CATALOG,
+    VIEWS_BEHIND,
+    VIEWS_UNAVAILABLE,
+    ProblemError,
+)
 from services.ingest.requests import DecideCall, PostResult, ResolveCall
 from services.ingest.routes.parameters import call_of, command_of, read_body, run
 from services.ingest.routes.threads import TO_A_THREAD
@@ -23,25 +32,45 @@ from services.ingest.routes.threads import TO_A_THREAD
 router = APIRouter(tags=["tool calls"])
 
 
+WHO_DECIDED = (
+    "A later answer is told what was decided: 409 with `decided` {by, decision, at, reason}, with `call` as it is now, "
+    "and with `recorded` {outcome, at, result} once the call is settled."
+)
+
+
 @router.post(
     "/v1/threads/{thread}/tool-calls/{call}/decision",
     summary="Approve or deny a tool call",
-    description="Bound to the hash of the call that was looked at. Needs the scope `tools:decide`.",
-    responses=openapi.answers(CommandAnswer, (200, 202), (*TO_A_THREAD, NOT_FOUND)),
+    description="Bound to the hash of the call that was looked at. The first answer in the log counts, whoever gives "
+    f"it. {WHO_DECIDED} Edited `args` have to fit the tool's schema. Needs the scope `tools:decide`.",
+    responses=openapi.answers(
+        CommandAnswer,
+        (200, 202),
+        (*TO_A_THREAD, NOT_FOUND, TOOL_NOT_IN_CATALOG, ARGUMENTS_DO_NOT_FIT, CATALOG_NOT_LOADED),
+    ),
     openapi_extra=openapi.command(DecideCall),
 )
 async def decide_call(request: Request) -> Response:
     call = call_of(request)
     command = await command_of(request, f"tool-calls/{call}/decision", "tools:decide")
     wanted = await read_body(request, DecideCall)
-    facts = await _facts(request, command, call) if wanted.args is not None else None
-    return await run(request, accept.decide_call(command, call, wanted, facts))
+    tools = dependencies(request).tools
+    problem = None if wanted.tool is None else tools.problem_of_name(wanted.tool)
+    if problem is not None:
+        raise ProblemError(problem)
+    if wanted.args is not None:
+        facts = await _facts(request, command, call)
+    else:
+        facts = None
+        await _require_call(request, command, call)
+    return await run(request, accept_calls.decide_call(command, call, wanted, facts, tools.problem_of_edit))
 
 
 @router.post(
     "/v1/threads/{thread}/tool-calls/{call}/result",
     summary="Post the result of a client tool's call",
-    description="For tools of the pool `client`, which run in your backend. The first result counts.",
+    description="For tools of the pool `client`, which run in your backend. The first result counts: the same one "
+    "again is answered alike, another one is told what was recorded: 409 with `recorded` {outcome, at, result}.",
     responses=openapi.answers(CommandAnswer, (200, 202), (*TO_A_THREAD, NOT_FOUND, CALL_NOT_OPEN)),
     openapi_extra=openapi.command(PostResult),
 )
@@ -50,15 +79,16 @@ async def post_result(request: Request) -> Response:
     command = await command_of(request, f"tool-calls/{call}/result")
     wanted = await read_body(request, PostResult)
     found = dependencies(request)
-    facts = await _facts(request, command, call, accept.is_for_clients)
-    return await run(request, accept.post_result(command, call, wanted, facts, found.limits))
+    facts = await _facts(request, command, call, accept_calls.is_for_clients)
+    return await run(request, accept_calls.post_result(command, call, wanted, facts, found.limits))
 
 
 @router.post(
     "/v1/threads/{thread}/tool-calls/{call}/resolution",
     summary="Settle a call of which is not known whether it ran",
-    description="Say that it succeeded or failed, and with which result; have it run `again`; or give it up "
-    "(`abandoned`). Needs the scope `tools:decide`.",
+    description="Say that it succeeded or failed, and with which result; have it run `again`, while its turn is open; "
+    "or give it up (`abandoned`). Bound to the attempt that was looked at. "
+    f"{WHO_DECIDED} Needs the scope `tools:decide`.",
     responses=openapi.answers(CommandAnswer, (200, 202), (*TO_A_THREAD, NOT_FOUND)),
     openapi_extra=openapi.command(ResolveCall),
 )
@@ -66,9 +96,23 @@ async def resolve_call(request: Request) -> Response:
     call = call_of(request)
     command = await command_of(request, f"tool-calls/{call}/resolution", "tools:decide")
     wanted = await read_body(request, ResolveCall)
-    found = dependencies(request)
-    facts = await _facts(request, command, call)
-    return await run(request, accept.resolve_call(command, call, wanted, facts, found.limits))
+    await _require_call(request, command, call)
+    return await run(request, accept_calls.resolve_call(command, call, wanted, dependencies(request).limits))
+
+
+async def _require_call(request: Request, command: Command, call: str) -> None:
+    """Raises ProblemError where the thread or the call does not exist. While the views cannot say so of the call, the
+    fold alone decides.
+    """
+    await dependencies(request).known.require(command.key)
+    try:
+        facts = await _facts(request, command, call)
+    except ProblemError as error:
+        if error.problem.type in {VIEWS_UNAVAILABLE, VIEWS_BEHIND}:
+            return
+        raise
+    if facts is None:
+        raise ProblemError(accept_calls.no_such_call(call))
 
 
 async def _facts(

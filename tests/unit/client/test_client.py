@@ -137,6 +137,7 @@ async def test_reads_ask_for_json() -> None:
     async with client:
         await client.threads(limit=2, cursor=None)
         await client.turns("t1")
+        await client.inputs("t1")
         await client.items("t1", at_least="0:5")
         await client.tool_calls("t1")
         await client.events("t1", after=3)
@@ -146,6 +147,7 @@ async def test_reads_ask_for_json() -> None:
     assert paths == [
         "/threads?limit=2",
         "/threads/t1/turns",
+        "/threads/t1/inputs",
         "/threads/t1/items?at_least=0%3A5",
         "/threads/t1/tool-calls",
         "/threads/t1/events?after=3",

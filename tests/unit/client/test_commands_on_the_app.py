@@ -133,7 +133,7 @@ async def test_an_unknown_call_is_settled() -> None:
     world = World()
     thread = await with_unknown_call(world)
     client = client_of(world, "ada")
-    await client.resolve(thread, CALL, "succeeded", result="it is there", note="I looked")
+    await client.resolve(thread, CALL, 1, "succeeded", result="it is there", note="I looked")
     resolved, _, _ = world.folded(thread)[-1]
     assert resolved.actor == "user:ada"
     assert isinstance(resolved.data, ToolCallResolved)
@@ -143,11 +143,11 @@ async def test_an_unknown_call_is_settled() -> None:
         "I looked",
     )
     with pytest.raises(RefusedError, match="409"):
-        await client.resolve(thread, CALL, "failed")
+        await client.resolve(thread, CALL, 1, "failed", note="I looked")
 
 
 async def test_an_unknown_call_may_run_again() -> None:
     world = World()
     thread = await with_unknown_call(world)
-    await client_of(world).resolve(thread, CALL, "again")
+    await client_of(world).resolve(thread, CALL, 1, "again", note="it did not run")
     assert call_of(world, thread).status == "repeatable"

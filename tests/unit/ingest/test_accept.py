@@ -1,9 +1,9 @@
 import pytest
 from pydantic import JsonValue
 
-from schemas.canonical import call_hash
 from schemas.config import Config
 from schemas.events import (
+    InputMode,
     InputSubmitted,
     InputWithdrawn,
     ThreadArchived,
@@ -12,23 +12,18 @@ from schemas.events import (
     ThreadCreated,
     ThreadDescribed,
     ThreadUnarchived,
-    ToolCallApproved,
-    ToolCallDenied,
-    ToolCallFinished,
-    ToolCallResolved,
     TurnCancelRequested,
 )
 from schemas.ids import DataHash, EventId, TenantId, ThreadId, ThreadKey
 from schemas.thread import CONFLICT
 from services.ingest import accept
-from services.ingest.accept import Accepted, AcceptLimits, CallFacts, Command, Stored
+from services.ingest.accept import Accepted, AcceptLimits, Command, Stored
 from services.ingest.auth import SCOPES, Principal
 from services.ingest.problems import (
-    CALL_NOT_OPEN,
     IDEMPOTENCY_CONFLICT,
     INVALID_REQUEST,
-    NOT_FOUND,
     QUEUE_FULL,
+    THREAD_CLOSING,
     TOO_LARGE,
     Problem,
     ProblemType,
@@ -38,11 +33,8 @@ from services.ingest.requests import (
     CloseThread,
     ConfigRequest,
     CreateThread,
-    DecideCall,
     FirstInput,
     PatchThread,
-    PostResult,
-    ResolveCall,
     SubmitInput,
 )
 
@@ -53,8 +45,6 @@ LIMITS = AcceptLimits(
     config_bytes_max=100,
     default_config=Config(model="standard", instructions="Be brief."),
 )
-HASH = "a" * 64
-WAITING = CallFacts("book", 1, "client", "00000000-0000-5000-8000-000000000001")
 
 
 def command(route: str = "inputs", key: str = "k", thread: str = "t-1", principal: Principal = ANN) -> Command:
@@ -229,69 +219,26 @@ def test_a_full_queue_is_a_problem() -> None:
     assert problem.type is QUEUE_FULL
 
 
+def test_a_closing_thread_is_a_problem() -> None:
+    assert accept.closing_problem(is_closing=False) is None
+    problem = accept.closing_problem(is_closing=True)
+    assert problem is not None
+    assert problem.type is THREAD_CLOSING
+
+
+@pytest.mark.parametrize("mode", ["queue", "interrupt", "reject"])
+def test_only_steering_expects_a_turn(mode: InputMode) -> None:
+    with pytest.raises(ValueError, match="expected_turn needs the mode `steer`"):
+        SubmitInput(text="hi", mode=mode, expected_turn=3)
+
+
 def test_an_input_is_withdrawn_and_a_turn_cancelled() -> None:
-    assert only_event(accept.withdraw_input(command(), "i1")) == InputWithdrawn(input="i1")
+    withdrawn = accept.withdraw_input(command(), "i1")
+    assert only_event(withdrawn) == InputWithdrawn(input="i1")
     cancelled = accept.cancel_turn(command(), 3, CancelTurn(note="no", discard=True))
     assert only_event(cancelled) == TurnCancelRequested(turn=3, reason="user", note="no", discard=True)
-
-
-# Tool calls
-
-
-def test_a_decision_names_who_made_it() -> None:
-    outcome = accepted(accept.decide_call(command(), "1.1.0", DecideCall(decision="approve", call_hash=HASH), None))
-    assert only_event(outcome) == ToolCallApproved(call="1.1.0", call_hash=HASH, by="user:ann")
-    assert outcome.judged
-    denied = DecideCall(decision="deny", call_hash=HASH, reason="no")
-    outcome = accepted(accept.decide_call(command(), "1.1.0", denied, None))
-    assert only_event(outcome) == ToolCallDenied(call="1.1.0", call_hash=HASH, by="user:ann", reason="no")
-    without = DecideCall(decision="deny", call_hash=HASH)
-    assert isinstance(only_event(accept.decide_call(command(), "1.1.0", without, None)), ToolCallDenied)
-
-
-def test_edited_arguments_are_hashed_with_the_tool() -> None:
-    edited = DecideCall(decision="approve", call_hash=HASH, args={"seat": 2}, scope="turn")
-    event = only_event(accept.decide_call(command(), "1.1.0", edited, WAITING))
-    assert isinstance(event, ToolCallApproved)
-    assert event.edited is not None
-    assert event.edited.call_hash == call_hash("book", {"seat": 2})
-    assert refused(accept.decide_call(command(), "1.1.0", edited, None)) is NOT_FOUND
-
-
-def test_a_client_tool_gets_its_result() -> None:
-    outcome = accepted(
-        accept.post_result(command(), "1.1.0", PostResult(outcome="succeeded", result={"ok": True}), WAITING, LIMITS)
-    )
-    assert only_event(outcome) == ToolCallFinished(
-        call="1.1.0", attempt=1, claim=WAITING.claim or "", outcome="succeeded", result={"ok": True}
-    )
-
-
-@pytest.mark.parametrize(
-    ("facts", "result", "problem"),
-    [
-        (None, 1, NOT_FOUND),
-        (WAITING._replace(pool="builtin"), 1, CALL_NOT_OPEN),
-        (WAITING._replace(claim=None), 1, CALL_NOT_OPEN),
-        (WAITING, "x" * 30, TOO_LARGE),
-    ],
-)
-def test_a_result_that_nobody_waits_for_is_refused(
-    facts: CallFacts | None, result: JsonValue, problem: ProblemType
-) -> None:
-    request = PostResult(outcome="failed", result=result)
-    assert refused(accept.post_result(command(), "1.1.0", request, facts, LIMITS)) is problem
-
-
-def test_an_unknown_call_is_settled() -> None:
-    request = ResolveCall(decision="succeeded", result="seat 2", note="in the ledger")
-    event = only_event(accept.resolve_call(command(), "1.1.0", request, WAITING, LIMITS))
-    assert event == ToolCallResolved(
-        call="1.1.0", attempt=1, decision="succeeded", result="seat 2", note="in the ledger"
-    )
-    assert refused(accept.resolve_call(command(), "1.1.0", request, None, LIMITS)) is NOT_FOUND
-    long = ResolveCall(decision="failed", result="x" * 30)
-    assert refused(accept.resolve_call(command(), "1.1.0", long, WAITING, LIMITS)) is TOO_LARGE
+    assert (withdrawn.judged, cancelled.judged) == (True, True)
+    assert cancelled.alike != accept.cancel_turn(command(), 4, CancelTurn()).alike
 
 
 # Commands that came before
@@ -334,8 +281,6 @@ def test_what_a_command_could_have_become_is_known() -> None:
     assert full.absent() == []
     patch = accepted(accept.patch_thread(command("patch"), PatchThread(archived=True), LIMITS))
     assert len(patch.absent()) == 3
-    deny = accepted(accept.decide_call(command(), "1.1.0", DecideCall(decision="deny", call_hash=HASH), None))
-    assert deny.absent() == [command().event_id(ToolCallApproved)]
 
 
 def test_the_fold_may_find_the_conflict() -> None:

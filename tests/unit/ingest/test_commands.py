@@ -5,36 +5,10 @@ import asyncio
 import pytest
 from pydantic import JsonValue
 
-from schemas.canonical import call_hash
 from services.chassis.log import LogUnavailableError
 from services.ingest.problems import VIEWS_UNAVAILABLE
-from tests.support import histories
+from tests.unit.ingest.threads import in_turn, slug
 from tests.unit.ingest.world import World
-
-
-def slug(body: dict[str, JsonValue]) -> str:
-    return str(body["type"]).rpartition("/")[2]
-
-
-async def in_turn(world: World) -> str:
-    thread = await world.created({"input": {"text": "hello"}})
-    await world.service_appends(thread, histories.turn_started(world.state(thread)))
-    return thread
-
-
-async def with_call(world: World, pool: str = "builtin", tool: str = "shell") -> str:
-    """A thread with a call that waits for approval or, in a pool, was dispatched to it."""
-    thread = await in_turn(world)
-    await world.service_appends(thread, histories.step_started(world.state(thread)))
-    finished = histories.step_finished(world.state(thread), calls=[histories.proposed(0, tool)])
-    await world.service_appends(thread, finished)
-    if pool != "builtin":
-        call = world.state(thread).calls["1.1.0"]
-        await world.service_appends(thread, histories.approved(call, by="policy:never"), "policy:never")
-        call = world.state(thread).calls["1.1.0"]
-        await world.service_appends(thread, histories.dispatched(call, pool=pool))
-    return thread
-
 
 # Answers
 
@@ -127,12 +101,11 @@ async def test_turns_are_cancelled_inputs_withdrawn_threads_closed() -> None:
     world = World()
     thread = await in_turn(world)
     waiting = (await world.post(f"/v1/threads/{thread}/inputs", {"text": "later"})).json()["input"]
-    withdrawn = await world.post(f"/v1/threads/{thread}/inputs/{waiting}/withdraw?wait=applied")
-    cancelled = await world.client.post(f"/v1/threads/{thread}/turns/1/cancel?wait=applied")
-    again = await world.post(f"/v1/threads/{thread}/turns/1/cancel?wait=applied", {"note": "really"})
+    withdrawn = await world.post(f"/v1/threads/{thread}/inputs/{waiting}/withdraw")
+    cancelled = await world.client.post(f"/v1/threads/{thread}/turns/1/cancel")
     closed = await world.client.post(f"/v1/threads/{thread}/close?wait=applied")
-    assert [answer.status_code for answer in (withdrawn, cancelled, again, closed)] == [200, 200, 409, 200]
-    assert again.json()["reason"] == "turn 1 is being cancelled"
+    assert [answer.status_code for answer in (withdrawn, cancelled, closed)] == [200, 200, 200]
+    assert [answer.json()["effect"] for answer in (withdrawn, cancelled, closed)] == ["applied"] * 3
     assert world.state(thread).status == "closing"
 
 
@@ -288,7 +261,7 @@ async def test_a_new_thread_can_be_folded_from_where_it_begins() -> None:
         ("PATCH", "", {"title": "x"}),
         ("POST", "tool-calls/1.1.0/decision", {"decision": "approve", "call_hash": "a" * 64}),
         ("POST", "tool-calls/1.1.0/result", {"outcome": "failed"}),
-        ("POST", "tool-calls/1.1.0/resolution", {"decision": "abandoned"}),
+        ("POST", "tool-calls/1.1.0/resolution", {"decision": "abandoned", "attempt": 1, "note": "lost"}),
     ],
 )
 async def test_a_foreign_thread_answers_as_one_that_never_was(method: str, path: str, body: JsonValue) -> None:
@@ -403,64 +376,3 @@ async def test_writes_to_known_threads_go_on_without_a_database() -> None:
     assert (await world.post("/v1/threads")).status_code == 202
     unknown = await world.post("/v1/threads/unknown/inputs", {"text": "x"})
     assert (unknown.status_code, slug(unknown.json())) == (503, VIEWS_UNAVAILABLE.slug)
-
-
-# Tool calls
-
-
-async def test_the_first_decision_counts() -> None:
-    world = World()
-    thread = await with_call(world)
-    path = f"/v1/threads/{thread}/tool-calls/1.1.0/decision"
-    of_call = {"call_hash": world.state(thread).calls["1.1.0"].call_hash}
-    wrong = await world.post(path, {"decision": "approve", "call_hash": "a" * 64})
-    approved = await world.post(path, {"decision": "approve", **of_call})
-    denied = await world.post(path, {"decision": "deny", **of_call})
-    assert [answer.status_code for answer in (wrong, approved, denied)] == [409, 200, 409]
-    assert denied.json()["reason"] == "the call is approved, approved by user:dev"
-
-
-async def test_an_approver_may_edit_the_arguments() -> None:
-    world = World()
-    thread = await with_call(world)
-    of_call = {"call_hash": world.state(thread).calls["1.1.0"].call_hash}
-    body = {"decision": "approve", "args": {"command": "ls"}, **of_call}
-    answer = await world.post(f"/v1/threads/{thread}/tool-calls/1.1.0/decision", body)
-    assert answer.status_code == 200
-    call = world.state(thread).calls["1.1.0"]
-    assert (call.args, call.call_hash) == ({"command": "ls"}, call_hash("shell", {"command": "ls"}))
-
-
-async def test_a_client_tool_gets_its_result_once() -> None:
-    world = World()
-    thread = await with_call(world, pool="client")
-    path = f"/v1/threads/{thread}/tool-calls/1.1.0/result"
-    body = {"outcome": "succeeded", "result": {"seat": 2}}
-    first = await world.post(path, body, key="k")
-    again = await world.post(path, body, key="k")
-    other = await world.post(path, {"outcome": "failed"}, key="l")
-    assert (first.status_code, again.status_code, other.status_code) == (200, 200, 409)
-    assert first.json() == again.json()
-    assert world.state(thread).calls["1.1.0"].outcome == "succeeded"
-
-
-async def test_nobody_posts_the_result_of_an_executors_tool() -> None:
-    world = World()
-    for thread in (await with_call(world), await with_call(world, pool="remote")):
-        answer = await world.post(f"/v1/threads/{thread}/tool-calls/1.1.0/result", {"outcome": "failed"})
-        assert (answer.status_code, slug(answer.json())) == (409, "call-not-open")
-        assert "wait_for" in world.views.asked  # the views might have lagged behind
-    missing = await world.post(f"/v1/threads/{thread}/tool-calls/1.1.7/result", {"outcome": "failed"})
-    assert (missing.status_code, slug(missing.json())) == (404, "not-found")
-
-
-async def test_an_unknown_call_is_settled_by_a_person() -> None:
-    world = World()
-    thread = await with_call(world, pool="client")
-    call = world.state(thread).calls["1.1.0"]
-    await world.service_appends(thread, histories.lost(call))
-    path = f"/v1/threads/{thread}/tool-calls/1.1.0/resolution"
-    answer = await world.post(path, {"decision": "succeeded", "result": "seat 2", "note": "in the ledger"})
-    again = await world.post(path, {"decision": "abandoned"})
-    missing = await world.post(f"/v1/threads/{thread}/tool-calls/9.9.9/resolution", {"decision": "abandoned"})
-    assert (answer.status_code, again.status_code, missing.status_code) == (200, 409, 404)

@@ -1,18 +1,32 @@
 """The ingest application on a simulated log, with views and verdicts that fold that log themselves."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import httpx2
 from prometheus_client import CollectorRegistry
+from pydantic import JsonValue
 
 from schemas.codec import Record, decode, encode
-from schemas.events import Event
+from schemas.envelope import format_time
+from schemas.events import (
+    Event,
+    InputWithdrawn,
+    StepStarted,
+    ToolCallApprovalExpired,
+    ToolCallApproved,
+    ToolCallDenied,
+    ToolCallFinished,
+    ToolCallResolved,
+    TurnStarted,
+)
 from schemas.ids import EventId, TenantId, ThreadId, ThreadKey
 from schemas.state import NOTHING, ThreadState
 from schemas.thread import Verdict, fold
+from schemas.tools import Catalog, CatalogSource, ToolSpec
 from schemas.topics import THREAD_EVENTS
+from services.chassis.catalog_reader import CatalogReader
 from services.chassis.log import Outgoing
 from services.ingest.__main__ import accept_limits
 from services.ingest.accept import CallFacts, Stored
@@ -23,14 +37,24 @@ from services.ingest.dependencies import Dependencies
 from services.ingest.existence import KnownThreads, ThreadRow
 from services.ingest.live import Judged, Watches
 from services.ingest.metrics import IngestMetrics
+from services.ingest.ops import Ops
 from services.ingest.problems import VIEWS_UNAVAILABLE, Problem, ProblemError
 from services.ingest.reads import Reads
+from services.ingest.refusals import CallStanding, Decided, InputStanding, Refusals
 from services.ingest.settings import IngestSettings
+from services.ingest.tools import Tools
 from services.ingest.views import CommandViews
 from tests.support.simulated_log import SimulatedBroker, SimulatedLog
 
 PARTITIONS = 4
 NOW_MS = 1_790_000_000_000
+SHELL: dict[str, JsonValue] = {
+    "type": "object",
+    "properties": {"command": {"type": "string"}},
+    "required": ["command"],
+    "additionalProperties": False,
+}
+CATALOG = CatalogSource(source="test", pool="builtin", tools=(ToolSpec(name="shell", input_schema=SHELL),))
 
 
 class StoppedClock:
@@ -53,6 +77,12 @@ def read_thread(
         state, verdict = fold(state, record)
         folded.append((record, verdict, state))
     return folded
+
+
+def stored_of(record: Record, verdict: Verdict, state: ThreadState, partition: int) -> Stored:
+    return Stored(
+        record.id, record.kind, record.data_hash, partition, record.offset, state.seq, verdict.effect, verdict.reason
+    )
 
 
 @dataclass
@@ -81,7 +111,10 @@ class LogViews:
     async def thread_row(self, key: ThreadKey, partition: int) -> ThreadRow:
         folded = self._read("thread_row", key, partition)
         state = folded[-1][2] if folded else NOTHING
-        return ThreadRow(self._next_offset(partition), state.offset, state.exists, len(state.queue), state.seq)
+        is_closing = state.status in {"closing", "closed"}
+        return ThreadRow(
+            self._next_offset(partition), state.offset, state.exists, len(state.queue), state.seq, is_closing
+        )
 
     async def wait_for(self, partition: int, offset: int, timeout_seconds: float) -> bool:
         self.asked.append("wait_for")
@@ -96,19 +129,9 @@ class LogViews:
     async def find(self, key: ThreadKey, partition: int, ids: Sequence[EventId]) -> FoundCommands:
         folded = self._read("find", key, partition)
         first: dict[EventId, Stored] = {}
-        for seq, (record, verdict, _) in enumerate(folded, 1):
+        for record, verdict, state in folded:
             if record.id in ids and record.actor.startswith("user:"):
-                stored = Stored(
-                    record.id,
-                    record.kind,
-                    record.data_hash,
-                    partition,
-                    record.offset,
-                    seq,
-                    verdict.effect,
-                    verdict.reason,
-                )
-                first.setdefault(record.id, stored)
+                first.setdefault(record.id, stored_of(record, verdict, state, partition))
         return FoundCommands(first, None if folded else self._next_offset(partition))
 
     async def find_after(
@@ -119,8 +142,58 @@ class LogViews:
 
     async def call_facts(self, key: ThreadKey, call: str) -> CallFacts | None:
         folded = self._read("call_facts", key, self._partition(key))
-        found = folded[-1][2].calls.get(call) if folded else None
-        return None if found is None else CallFacts(found.tool, found.attempt, found.pool or None, found.claim)
+        found = [state.calls[call] for _, _, state in folded if call in state.calls]
+        if not found:
+            return None
+        return CallFacts(found[-1].tool, found[-1].attempt, found[-1].pool or None, found[-1].claim)
+
+    async def call_standing(self, key: ThreadKey, call: str) -> CallStanding | None:
+        partition = self._partition(key)
+        standing: CallStanding | None = None
+        for record, verdict, state in self._read("call_standing", key, partition):
+            now = state.calls.get(call)
+            if verdict.effect != "applied" or now is None:
+                continue
+            before = standing or CallStanding(call, now.tool, now.status, now.call_hash, 0, None, None)
+            standing = replace(before, status=now.status, call_hash=now.call_hash, attempt=now.attempt)
+            at = format_time(record.time_ms)
+            match record.data:
+                case ToolCallApproved(call=name) as data if name == call:
+                    decision = "approved" if data.edited is None else "edited"
+                    standing = replace(standing, approval=Decided(data.by, decision, at, None))
+                case ToolCallDenied(call=name) as data if name == call:
+                    standing = replace(standing, approval=Decided(data.by, "denied", at, data.reason))
+                case ToolCallApprovalExpired(call=name) if name == call:
+                    standing = replace(standing, approval=Decided(None, "expired", at, None))
+                case ToolCallResolved(call=name) as data if name == call:
+                    standing = replace(standing, resolution=Decided(record.actor, data.decision, at, data.note))
+            if now.settled and before.outcome is None:
+                result = record.data.result if isinstance(record.data, ToolCallFinished | ToolCallResolved) else None
+                standing = replace(
+                    standing,
+                    outcome=now.outcome,
+                    settled_at=at,
+                    result=result,
+                    settled_by=stored_of(record, verdict, state, partition),
+                )
+        return standing
+
+    async def input_standing(self, key: ThreadKey, input_id: str) -> InputStanding | None:
+        standing: InputStanding | None = None
+        for record, verdict, state in self._read("input_standing", key, self._partition(key)):
+            if verdict.effect != "applied":
+                continue
+            match record.data:
+                case TurnStarted(inputs=inputs) as data if input_id in inputs:
+                    standing = InputStanding(input_id, "taken", data.turn, None)
+                case StepStarted(inputs=inputs) as data if input_id in inputs:
+                    standing = InputStanding(input_id, "taken", data.turn, data.step)
+                case _ if any(item.input == input_id for item in state.queue):
+                    standing = InputStanding(input_id, "queued", None, None)
+                case _ if standing is not None and standing.status == "queued":
+                    how = "withdrawn" if isinstance(record.data, InputWithdrawn) else "discarded"
+                    standing = InputStanding(input_id, how, None, None)
+        return standing
 
 
 @dataclass
@@ -181,19 +254,26 @@ class World:
                 verdict_wait_seconds=self.settings.ingest_verdict_wait_seconds,
             ),
             metrics=self.metrics,
+            refusals=Refusals(self.views, self.settings.ingest_existence_wait_seconds),
         )
+        self.authenticator = DevAuthenticator()
+        self.catalog = CatalogReader(self.log)
+        self.catalog.catalog = Catalog().with_source("test", CATALOG)
+        self.catalog.ready.set()
         self.app = create_app(
             Dependencies(
                 settings=self.settings,
                 limits=accept_limits(self.settings),
                 clock=self.clock,
                 metrics=self.metrics,
-                authenticator=DevAuthenticator(),
+                authenticator=self.authenticator,
                 known=self.known,
                 views=cast("CommandViews", self.views),
                 commands=self.commands,
                 reads=cast("Reads", None),
                 watches=cast("Watches", None),
+                ops=cast("Ops", None),
+                tools=Tools(self.catalog),
             )
         )
         transport = httpx2.ASGITransport(self.app, raise_app_exceptions=False)

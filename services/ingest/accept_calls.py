@@ -1,0 +1,76 @@
+"""What requests about tool calls become: decisions, results of client tools, resolutions. Pure, as `accept`."""
+
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
+
+from pydantic import JsonValue
+
+from schemas.canonical import call_hash, canonical_json
+from schemas.events import Edited, Event, ToolCallApproved, ToolCallDenied, ToolCallFinished, ToolCallResolved
+from services.ingest.accept import Accepted, AcceptLimits, CallFacts, Command, one, too_large
+from services.ingest.problems import CALL_NOT_OPEN, NOT_FOUND, Problem
+from services.ingest.requests import DecideCall, PostResult, ResolveCall
+
+OF_DECISIONS = frozenset[type[Event]]({ToolCallApproved, ToolCallDenied})
+CLIENT_POOL = "client"
+
+EditProblem: TypeAlias = Callable[[str, Mapping[str, JsonValue]], Problem | None]
+"""Why arguments cannot be those of a call of this tool, or cannot be checked."""
+
+
+def decide_call(
+    command: Command, call: str, request: DecideCall, facts: CallFacts | None, edit_problem: EditProblem
+) -> Accepted | Problem:
+    """`facts` are needed for edited arguments alone: the hash of a call is of its tool's name too."""
+    by = command.principal.actor
+    if request.decision == "deny":
+        denied = ToolCallDenied(call=call, call_hash=request.call_hash, by=by, reason=request.reason or "")
+        return one(command, denied, judged=True, kinds=OF_DECISIONS)
+    edited = None
+    if request.args is not None:
+        if facts is None:
+            return no_such_call(call)
+        problem = edit_problem(facts.tool, request.args)
+        if problem is not None:
+            return problem
+        edited = Edited(args=request.args, call_hash=call_hash(facts.tool, request.args))
+    approved = ToolCallApproved(
+        call=call, call_hash=request.call_hash, by=by, scope=request.scope, tool=request.tool, edited=edited
+    )
+    return one(command, approved, judged=True, kinds=OF_DECISIONS)
+
+
+def is_for_clients(facts: CallFacts | None) -> bool:
+    """Whether a client tool's call was dispatched, so that its result can be posted."""
+    return facts is not None and facts.pool == CLIENT_POOL and facts.claim is not None
+
+
+def post_result(
+    command: Command, call: str, request: PostResult, facts: CallFacts | None, limits: AcceptLimits
+) -> Accepted | Problem:
+    """Only for client tools: a customer's backend never speaks for an executor."""
+    if facts is None:
+        return no_such_call(call)
+    if facts.claim is None or not is_for_clients(facts):
+        return Problem(CALL_NOT_OPEN, f"The call {call} is not one of a client tool that waits for its result.")
+    problem = too_large("A result", len(canonical_json(request.result)), limits.result_bytes_max)
+    if problem is not None:
+        return problem
+    finished = ToolCallFinished(
+        call=call, attempt=facts.attempt, claim=facts.claim, outcome=request.outcome, result=request.result
+    )
+    return one(command, finished, judged=True)
+
+
+def resolve_call(command: Command, call: str, request: ResolveCall, limits: AcceptLimits) -> Accepted | Problem:
+    problem = too_large("A result", len(canonical_json(request.result)), limits.result_bytes_max)
+    if problem is not None:
+        return problem
+    resolved = ToolCallResolved(
+        call=call, attempt=request.attempt, decision=request.decision, result=request.result, note=request.note
+    )
+    return one(command, resolved, judged=True)
+
+
+def no_such_call(call: str) -> Problem:
+    return Problem(NOT_FOUND, f"The thread has no tool call {call}.")

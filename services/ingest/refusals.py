@@ -1,0 +1,147 @@
+"""Why a command took no effect, beyond the fold's reason: what had been decided before, and by whom.
+
+The views are asked once they hold the refused record. Where they do not come so far in time, or are away, the fold's
+reason has to do.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from pydantic import JsonValue
+
+from schemas.events import (
+    Event,
+    InputWithdrawn,
+    ToolCallApproved,
+    ToolCallDenied,
+    ToolCallFinished,
+    ToolCallResolved,
+)
+from schemas.ids import ThreadKey
+from services.ingest.accept import Stored
+from services.ingest.problems import ProblemError
+
+
+class Decided(NamedTuple):
+    by: str | None
+    """The actor, such as `user:ann` or `policy:never`; None where time decided."""
+    decision: str
+    at: str | None
+    reason: str | None
+
+    def to_json(self) -> dict[str, JsonValue]:
+        return self._asdict()
+
+
+@dataclass(frozen=True, slots=True)
+class CallStanding:
+    """A tool call, as the views show it."""
+
+    call: str
+    tool: str
+    status: str
+    call_hash: str
+    """In force."""
+    attempt: int
+    approval: Decided | None
+    resolution: Decided | None
+    outcome: str | None = None
+    settled_at: str | None = None
+    result: JsonValue = None
+    settled_by: Stored | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class InputStanding:
+    input: str
+    status: str
+    """queued, taken, withdrawn or discarded."""
+    turn: int | None
+    step: int | None
+
+
+class Standings(Protocol):
+    """All raise ProblemError (views-unavailable)."""
+
+    async def wait_for(self, partition: int, offset: int, timeout_seconds: float) -> bool: ...
+
+    async def call_standing(self, key: ThreadKey, call: str) -> CallStanding | None: ...
+
+    async def input_standing(self, key: ThreadKey, input_id: str) -> InputStanding | None: ...
+
+
+class Explanation(NamedTuple):
+    more: Mapping[str, JsonValue]
+    """Members of the problem."""
+    sentence: str = ""
+    """For its detail."""
+
+
+NO_EXPLANATION = Explanation({})
+
+
+class Refusals:
+    def __init__(self, standings: Standings, wait_seconds: float) -> None:
+        self._standings = standings
+        self._wait_seconds = wait_seconds
+
+    async def explain(self, key: ThreadKey, event: Event, refused: Stored) -> Explanation | Stored:
+        """`refused`: the event's record, as the fold judged it. The answer is another record where that one had brought
+        the same before, so that this command has come true as well.
+        """
+        try:
+            if not await self._standings.wait_for(refused.partition, refused.offset + 1, self._wait_seconds):
+                return NO_EXPLANATION
+            match event:
+                case ToolCallApproved() | ToolCallDenied() | ToolCallFinished() | ToolCallResolved():
+                    call = await self._standings.call_standing(key, event.call)
+                    return NO_EXPLANATION if call is None else explain_call(event, refused, call)
+                case InputWithdrawn():
+                    found = await self._standings.input_standing(key, event.input)
+                    return NO_EXPLANATION if found is None else explain_input(found)
+                case _:
+                    return NO_EXPLANATION
+        except ProblemError:
+            return NO_EXPLANATION
+
+
+def explain_call(event: Event, refused: Stored, call: CallStanding) -> Explanation | Stored:
+    if isinstance(event, ToolCallFinished) and _is_same(call.settled_by, refused):
+        assert call.settled_by is not None
+        return call.settled_by
+    more: dict[str, JsonValue] = {
+        "call": {
+            "call": call.call,
+            "tool": call.tool,
+            "status": call.status,
+            "attempt": call.attempt,
+            "call_hash": call.call_hash,
+        }
+    }
+    decided = call.resolution if isinstance(event, ToolCallResolved) else call.approval
+    sentences = []
+    if decided is not None:
+        more["decided"] = decided.to_json()
+        by = "the time that was given for it" if decided.by is None else decided.by
+        sentences.append(f"It was decided by {by}: {decided.decision}.")
+    if call.settled_at is not None:
+        more["recorded"] = {"outcome": call.outcome, "at": call.settled_at, "result": call.result}
+        sentences.append(f"The call is settled: {call.outcome}.")
+    elif isinstance(event, ToolCallApproved | ToolCallDenied) and event.call_hash != call.call_hash:
+        sentences.append(f"The hash in force is {call.call_hash}.")
+    return Explanation(more, " ".join(sentences))
+
+
+def explain_input(found: InputStanding) -> Explanation:
+    more: dict[str, JsonValue] = {"input_status": found.status}
+    if found.status != "taken":
+        return Explanation(more, f"The input is {found.status}.")
+    step = "" if found.step is None else f", step {found.step}"
+    more |= {"turn": found.turn, "step": found.step}
+    return Explanation(more, f"Turn {found.turn}{step} has taken it.")
+
+
+def _is_same(settled_by: Stored | None, refused: Stored) -> bool:
+    """The same result for the same claim is the same content, so the same hash."""
+    return settled_by is not None and (settled_by.kind, settled_by.data_hash) == (refused.kind, refused.data_hash)

@@ -1,0 +1,12 @@
+select
+    case
+        when dropped = 'input.withdrawn' then 'withdrawn'
+        when dropped is not null then 'discarded'
+        when turn is not null then 'taken'
+        else 'queued'
+    end as status,
+    turn, step
+from views.items
+where tenant = $1 and thread = $2 and input = $3
+order by seq desc
+limit 1
