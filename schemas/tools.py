@@ -14,6 +14,10 @@ from schemas.events import EffectClass
 TOOL_NAME_PATTERN = r"^[A-Za-z0-9_-]{1,64}$"
 """What every model provider accepts as the name of a tool."""
 
+CLIENT_SOURCE = "client"
+CLIENT_POOL = "client"
+"""Of tools that run in the customer's backend."""
+
 IDEMPOTENCY_META_KEY = "dev.threadlog/idempotency-key"
 
 
@@ -31,6 +35,8 @@ class ToolSpec(BaseModel):
     """Whether calls of it that are not pure may run beside others of their step."""
     timeout_seconds: float = Field(default=120.0, gt=0)
     max_attempts: int = Field(default=3, ge=1)
+    reconcile: str | None = None
+    """For people: what is asked about an unknown call of it, such as `tool:lookup_charge` or `command:check-charge`."""
 
     def model_copy(self, *, update: Mapping[str, object] | None = None, deep: bool = False) -> Self:
         """Without the hashes of the original, which pydantic would copy along."""

@@ -10,6 +10,7 @@ from schemas.topics import THREAD_EVENTS
 from services.chassis.catalog_reader import CatalogReader
 from services.chassis.clock import SystemClock, draw_id
 from services.chassis.fold_loop import FoldLoop, fold_loop_settings
+from services.chassis.groups import executor_group
 from services.chassis.lifecycle import Lifecycle, run_service
 from services.chassis.pacing import Pace
 from services.chassis.postgres_states import PostgresStates
@@ -18,13 +19,13 @@ from services.chassis.telemetry import configure_logging
 from services.chassis.timers import Timers
 from services.tool_executor.assembly import assembled
 from services.tool_executor.leases import Leases
-from services.tool_executor.loop import Executor, ExecutorOptions, Work
+from services.tool_executor.loop import Executor, ExecutorOptions
 from services.tool_executor.metrics import ExecutorMetrics
 from services.tool_executor.publisher import Publisher
+from services.tool_executor.reconcile import ReconcileLimits
 from services.tool_executor.settings import ExecutorSettings
 from services.tool_executor.tools_file import ToolsFile, ToolsFileError, read_tools_file
-
-GROUP = "threadlog-tool-executor"
+from services.tool_executor.work import Work
 
 
 async def serve(settings: ExecutorSettings, file: ToolsFile, lifecycle: Lifecycle) -> None:
@@ -60,8 +61,18 @@ async def serve(settings: ExecutorSettings, file: ToolsFile, lifecycle: Lifecycl
                 calls_per_tool_max=settings.executor_calls_per_tool_max,
                 append_retry_ms=int(1000 * settings.executor_append_retry_seconds),
                 output_interval_ms=settings.executor_output_interval_ms,
+                reconcile=ReconcileLimits(
+                    first_seconds=settings.executor_reconcile_first_seconds,
+                    most_seconds=settings.executor_reconcile_most_seconds,
+                    tries=settings.executor_reconcile_tries,
+                    grace_seconds=settings.executor_reconcile_grace_seconds,
+                    lease_seconds=settings.executor_lease_seconds,
+                ),
+                reconcile_answer_seconds=settings.executor_reconcile_answer_seconds,
+                reconciles_max=settings.executor_reconciles_max,
             ),
             metrics=ExecutorMetrics.register(registry),
+            hooks=assembly.hooks(),
         )
         states = PostgresStates(around.pool)
         pace = Pace(settings.kafka_busy_threads, settings.kafka_busy_pause_ms / 1000)
@@ -73,7 +84,7 @@ async def serve(settings: ExecutorSettings, file: ToolsFile, lifecycle: Lifecycl
         lifecycle.spawn(leases.run(), "leases")
         assembly.start()
         reader = await around.log.group_reader(
-            [THREAD_EVENTS.name], f"{GROUP}-{file.pool}", loop, f"tool-executor-{file.pool}-{settings.instance}"
+            [THREAD_EVENTS.name], executor_group(file.pool), loop, f"tool-executor-{file.pool}-{settings.instance}"
         )
         following = loop
         lifecycle.spawn(loop.run_loader(), "loader")

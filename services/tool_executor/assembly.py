@@ -1,4 +1,6 @@
-"""From the operator's file to tools that run: the sandbox, the built-in tools, the MCP servers, the catalog entries."""
+"""From the operator's file to tools that run: the sandbox, the built-in tools, the MCP servers, the catalog entries,
+and the hooks by which downstreams are asked.
+"""
 
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
@@ -10,7 +12,8 @@ from services.tool_executor.builtin.apply_patch import ApplyPatchTool
 from services.tool_executor.builtin.echo import EchoTool
 from services.tool_executor.builtin.files import ReadFileTool, WriteFileTool
 from services.tool_executor.builtin.shell import ShellTool
-from services.tool_executor.catalog import McpTools, builtin_entry, mcp_source
+from services.tool_executor.catalog import McpTools, builtin_entry, client_entry, mcp_source
+from services.tool_executor.hooks import CommandHook, ReconcileHook, ToolHook
 from services.tool_executor.mcp import McpServer
 from services.tool_executor.process import Warden
 from services.tool_executor.publisher import Publisher
@@ -45,6 +48,21 @@ class Assembly:
     toolbox: Toolbox
     publisher: Publisher
     spawn: Spawn
+    grace_seconds: float
+
+    def hooks(self) -> dict[str, ReconcileHook]:
+        """By the names of the tools about whose calls they are asked."""
+        found: dict[str, ReconcileHook] = {}
+        for name, policy in self.file.tools.items():
+            wanted = policy.reconcile
+            if wanted is None:
+                continue
+            if wanted.tool is not None:
+                found[name] = ToolHook(wanted.tool, self.toolbox)
+            else:
+                argv = wanted.command or ()
+                found[name] = CommandHook(argv, wanted.env, self.sandbox, self.warden, self.grace_seconds)
+        return found
 
     def start(self) -> None:
         """Offer the built-in tools now, and those of each MCP server whenever it is connected."""
@@ -56,6 +74,8 @@ class Assembly:
             runners[name] = runner
         entry = builtin_entry(self.file.pool, specs, self.file.tools)
         self._offer(entry, runners)
+        if self.file.client_tools is not None:
+            self._publish(client_entry(self.file.client_tools))
         for server_name, config in self.file.mcp.items():
             self.toolbox.expect(mcp_source(server_name))
             server = McpServer(
@@ -66,7 +86,7 @@ class Assembly:
     def _builtin(self, name: str) -> tuple[ToolSpec, ToolRunner]:
         match name:
             case "shell":
-                shell = ShellTool(self.sandbox, self.warden)
+                shell = ShellTool(self.sandbox, self.warden, self.grace_seconds)
                 return shell.spec, shell
             case "read_file":
                 reading = ReadFileTool(self.sandbox)
@@ -88,6 +108,9 @@ class Assembly:
 
     def _offer(self, entry: CatalogSource, runners: Mapping[str, ToolRunner]) -> None:
         self.toolbox.put(runners, entry.source)
+        self._publish(entry)
+
+    def _publish(self, entry: CatalogSource) -> None:
         self.spawn(self.publisher.publish(entry), f"publish {entry.source}")
 
 
@@ -96,4 +119,5 @@ def assembled(
 ) -> Assembly:
     policy = sandbox_policy(settings, file)
     policy.root.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return Assembly(file, Sandbox(policy, environ), Warden(), Toolbox(), publisher, spawn)
+    grace_seconds = settings.executor_grace_seconds
+    return Assembly(file, Sandbox(policy, environ), Warden(), Toolbox(), publisher, spawn, grace_seconds)

@@ -7,10 +7,10 @@ import mcp_types
 from pydantic import JsonValue, ValidationError
 
 from schemas.events import EffectClass
-from schemas.tools import CatalogSource, ToolSpec
+from schemas.tools import CLIENT_POOL, CLIENT_SOURCE, CatalogSource, ToolSpec
 from services.chassis.storable import storable_json, storable_text
 from services.chassis.tool_arguments import schema_problem
-from services.tool_executor.tools_file import McpServerConfig, ToolPolicy
+from services.tool_executor.tools_file import ClientTool, McpServerConfig, ToolPolicy
 
 BUILTIN_SOURCE = "builtin"
 DESCRIPTION_CHARACTERS_MAX = 4_096
@@ -25,11 +25,18 @@ class McpTools:
     server_names: Mapping[str, str]
     """From the name in the catalog to the server's own."""
     left_out: Mapping[str, str]
+    specs: Mapping[str, ToolSpec]
+    """Of all that can be called: those offered, and those by which the downstreams of others are asked."""
 
 
 def builtin_entry(pool: str, specs: Sequence[ToolSpec], policies: Mapping[str, ToolPolicy]) -> CatalogSource:
     offered = (under_policy(spec, policies.get(spec.name, ToolPolicy())) for spec in specs)
     return CatalogSource(source=BUILTIN_SOURCE, pool=pool, tools=tuple(spec for spec in offered if spec is not None))
+
+
+def client_entry(tools: Mapping[str, ClientTool]) -> CatalogSource:
+    specs = [ToolSpec(name=name, **tool.model_dump()) for name, tool in tools.items()]
+    return CatalogSource(source=CLIENT_SOURCE, pool=CLIENT_POOL, tools=tuple(specs))
 
 
 def mcp_source(server: str) -> str:
@@ -45,30 +52,37 @@ def mcp_entry(
 ) -> McpTools:
     specs: dict[str, ToolSpec] = {}
     names: dict[str, str] = {}
+    offers: list[ToolSpec] = []
     left_out: dict[str, str] = {}
+    asked = {policy.reconcile.tool for policy in policies.values() if policy.reconcile is not None}
     for tool in tools[:TOOLS_PER_SERVER_MAX]:
         spec = _spec_of(tool, config)
         if isinstance(spec, str):
             left_out[tool.name] = spec
             continue
         offered = under_policy(spec, policies.get(spec.name, ToolPolicy()))
+        if spec.name in specs:
+            left_out[tool.name] = "the server lists it twice"
+            continue
         if offered is None:
             left_out[tool.name] = "turned off by policy"
-        elif offered.name in specs:
-            left_out[tool.name] = "the server lists it twice"
         else:
-            specs[offered.name] = offered
-            names[offered.name] = tool.name
+            offers.append(offered)
+        if offered is not None or spec.name in asked:
+            specs[spec.name] = offered or spec
+            names[spec.name] = tool.name
     left_out |= {tool.name: f"more than {TOOLS_PER_SERVER_MAX} tools" for tool in tools[TOOLS_PER_SERVER_MAX:]}
-    entry = CatalogSource(source=mcp_source(server), pool=pool, tools=tuple(specs.values()))
-    return McpTools(entry, names, left_out)
+    entry = CatalogSource(source=mcp_source(server), pool=pool, tools=tuple(offers))
+    return McpTools(entry, names, left_out, specs)
 
 
 def under_policy(spec: ToolSpec, policy: ToolPolicy) -> ToolSpec | None:
     """None where the tool is turned off."""
     if not policy.enabled:
         return None
-    decided = policy.model_dump(exclude={"enabled"}, exclude_none=True)
+    decided = policy.model_dump(exclude={"enabled", "reconcile"}, exclude_none=True)
+    if policy.reconcile is not None:
+        decided["reconcile"] = str(policy.reconcile)
     # A tool that is not the pure one any more, by the operator's word, is not parallel by its own.
     if policy.parallel is None and policy.effect not in {None, spec.effect}:
         decided["parallel"] = policy.effect == "pure"

@@ -2,35 +2,33 @@
 
 What a state asks of this executor is asked in `claim`, on the confirmed state alone: this service decides nothing
 ahead. After each batch every touched thread is looked at once: attempts under way first, then claims of others, whose
-leases it watches, then calls to claim. It never waits for a tool: beyond its limits a call stays dispatched.
+leases it watches, then calls to claim, then unknown ones to ask about (`asking`). It never waits for a tool: beyond its
+limits a call stays dispatched.
 
 Attempts belong to the process, not to its partitions: one that runs while its partition goes and comes back is known as
 such, and never claimed, denied or run a second time. It is forgotten only once its end has been acknowledged.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
+from types import MappingProxyType
 
-import pydantic
 import structlog
 
-from schemas.codec import Unreadable, decode
-from schemas.events import Event, FileChange, ToolCallFinished, ToolCallLost, ToolCallStarted
+from schemas.events import Event, ToolCallLost, ToolCallStarted
 from schemas.ids import ThreadKey, derive_service_event, idempotency_key
 from schemas.progress import Heartbeat, Progress, Quarantine, ToolOutput
 from schemas.state import Call, ThreadState, is_active
-from schemas.thread import Verdict, fold
-from schemas.topics import THREAD_EVENTS
+from schemas.thread import Verdict
 from services.chassis.clock import Clock
-from services.chassis.fold_loop import Held as HeldThread
-from services.chassis.fold_loop import Partition as AssignedPartition
-from services.chassis.log import Incoming, Log, TopicPartition
-from services.chassis.storable import storable_json, storable_text
+from services.chassis.log import Log
+from services.chassis.storable import storable_text
 from services.chassis.text_batch import TextBatch
 from services.chassis.timers import Timers
 from services.tool_executor.appends import Appends
+from services.tool_executor.asking import Asking, AskingOptions
 from services.tool_executor.claim import (
     Attempt,
     before_running,
@@ -41,45 +39,19 @@ from services.tool_executor.claim import (
     is_settled,
     while_running,
 )
+from services.tool_executor.ends import end_events
+from services.tool_executor.hooks import ReconcileHook
 from services.tool_executor.leases import Leases
 from services.tool_executor.metrics import ExecutorMetrics
 from services.tool_executor.places import Places
+from services.tool_executor.reconcile import ReconcileLimits
+from services.tool_executor.strays import read_on
 from services.tool_executor.tools import ToolEnd, ToolRequest, ToolRunner
+from services.tool_executor.work import Held, Partition, Run, RunName, Work
 
 log = structlog.get_logger()
 
-STRAY_POLL_MS = 500
-
 Spawn = Callable[[Coroutine[None, None, None], str], "asyncio.Task[None]"]
-
-
-@dataclass(slots=True, eq=False)
-class Run:
-    """An attempt of this process, from its claim until its end is recorded."""
-
-    attempt: Attempt
-    tool: str
-    cancelled: asyncio.Event = field(default_factory=asyncio.Event)
-    started: bool = False
-    ended: bool = False
-    recorded: bool = False
-    """Whether its end is in the log."""
-    counted: bool = False
-    """Whether it takes a place under the limits."""
-
-
-RunName = tuple[str, int]
-"""Call and attempt."""
-
-
-@dataclass(slots=True, eq=False)
-class Work:
-    watched: dict[str, str] = field(default_factory=dict)
-    """Claims of others whose lease is watched, by call."""
-
-
-Held = HeldThread[Work]
-Partition = AssignedPartition[Work]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +65,9 @@ class ExecutorOptions:
     calls_per_tool_max: int
     append_retry_ms: int
     output_interval_ms: int
+    reconcile: ReconcileLimits = field(default_factory=ReconcileLimits)
+    reconcile_answer_seconds: float = 30.0
+    reconciles_max: int = 8
 
     @property
     def executor(self) -> str:
@@ -113,7 +88,9 @@ class Executor:
         spawn: Spawn,
         options: ExecutorOptions,
         metrics: ExecutorMetrics,
+        hooks: Mapping[str, ReconcileHook] = MappingProxyType({}),
     ) -> None:
+        """`hooks`: by the names of the tools about whose calls they are asked."""
         self._log = log_
         self._clock = clock
         self._timers = timers
@@ -133,6 +110,23 @@ class Executor:
         self._followed: set[ThreadKey] = set()
         """Threads of lost partitions that are read on for their runs."""
         self._waiting: dict[Held, Partition] = {}
+        self._asking = Asking(
+            clock=clock,
+            timers=timers,
+            appends=self._appends,
+            hooks=hooks,
+            spawn=spawn,
+            is_busy=self._is_under_way,
+            look_again=self._look_at,
+            options=AskingOptions(
+                pool=options.pool,
+                limits=options.reconcile,
+                answer_seconds=options.reconcile_answer_seconds,
+                asked_at_once_max=options.reconciles_max,
+                append_retry_ms=options.append_retry_ms,
+            ),
+            metrics=metrics,
+        )
         self._is_offering = False
 
     # Follower
@@ -203,6 +197,7 @@ class Executor:
             if not partition.lost:
                 self._watch_others(partition, held)
                 self._claim_calls(partition, held)
+                self._asking.look_at(partition, held)
         except Exception as error:  # noqa: BLE001  # the edge of the loop: one thread's failure must not stop its partition
             partition.set_aside(held, error)
             self.on_quarantined(partition, held, error)
@@ -252,6 +247,10 @@ class Executor:
         run = Run(replace(attempt, claim=call.claim or attempt.claim), call.tool)
         self._remember(held, run)
         self._finish(partition, held, run, ToolEnd("not_started", None))
+
+    def _is_under_way(self, key: ThreadKey, call: str) -> bool:
+        """Whether an attempt of the call has begun here whose end is not in the log."""
+        return any(name == call and not run.recorded for (name, _), run in self._runs.get(key, {}).items())
 
     def _remember(self, held: Held, run: Run) -> None:
         self._runs.setdefault(held.key, {})[run.attempt.call, run.attempt.attempt] = run
@@ -338,8 +337,6 @@ class Executor:
         end = await self._tools.run(request, output.add, run.cancelled)
         output.flush()
         self._metrics.tool_seconds.observe(end.seconds)
-        if end.outcome == "cancelled":
-            end = ToolEnd("lost", end.result, end.evidence or "killed midway", end.changes, end.seconds)
         self._finish(partition, held, run, end)
 
     def _emit_output(self, partition: Partition, held: Held, run: Run, text: str) -> None:
@@ -362,26 +359,8 @@ class Executor:
         run.started = run.ended = True
         self._release(held, run)
         self._metrics.ends.labels(end.outcome).inc()
-        attempt = run.attempt
-        events: list[Event] = []
-        if attempt.pure:
-            events.append(self._started_event(attempt.call, attempt.attempt))
-        if end.outcome == "lost":
-            evidence = storable_text(end.evidence or "its end was not seen")[:2_000]
-            lost = ToolCallLost(call=attempt.call, attempt=attempt.attempt, claim=attempt.claim, evidence=evidence)
-            events.append(lost)
-        else:
-            events.append(
-                ToolCallFinished(
-                    call=attempt.call,
-                    attempt=attempt.attempt,
-                    claim=attempt.claim,
-                    outcome=end.outcome,
-                    result=storable_json(end.result),
-                    changes=_file_changes(end),
-                    milliseconds=int(1000 * end.seconds),
-                )
-            )
+        started = self._started_event(run.attempt.call, run.attempt.attempt)
+        events = end_events(run.attempt, started, end)
         self._append_surely(partition, held, run, events)
 
     def _append_surely(self, partition: Partition, held: Held, run: Run, events: list[Event]) -> None:
@@ -470,28 +449,15 @@ class Executor:
     # Leaving
 
     async def _follow_strays(self, partition: Partition, strays: dict[ThreadKey, Held]) -> None:
-        """Read on for threads whose calls still run here, so that claims under way are read back and cancels reach what
-        runs. It claims nothing, and ends when their ends are recorded or the partition comes back.
-        """
-        tp = TopicPartition(THREAD_EVENTS.name, partition.number)
-        by_key = {key.to_bytes(): held for key, held in strays.items()}
-        reader = await self._log.reader({tp: partition.next_offset})
+        """It claims nothing, and ends when their ends are recorded or the partition comes back."""
+
+        def are_wanted() -> bool:
+            return partition.number not in self._owned and any(key in self._runs for key in strays)
+
         try:
-            while partition.number not in self._owned and any(key in self._runs for key in strays):
-                for _, records in await reader.poll(STRAY_POLL_MS):
-                    for record in records:
-                        held = by_key.get(record.key or b"")
-                        if held is not None and partition.number not in self._owned:
-                            self._fold_stray(partition, held, record)
+            await read_on(self._log, partition, strays, are_wanted, self._look_at)
         finally:
             self._followed.difference_update(strays)
-            await reader.close()
-
-    def _fold_stray(self, partition: Partition, held: Held, raw: Incoming) -> None:
-        record = decode(raw.key, raw.headers, raw.value, raw.offset, raw.timestamp_ms)
-        if not isinstance(record, Unreadable) and record.offset > held.state.offset:
-            held.state, _ = fold(held.state, record)
-            self._look_at(partition, held)
 
     async def drain(self, seconds: float, kill_seconds: float) -> None:
         """Claim nothing more and wait for what runs; what still runs then is killed."""
@@ -508,12 +474,3 @@ class Executor:
                     await self._places.idle.wait()
             except TimeoutError:
                 log.warning("calls_left_running", calls=self._places.taken)
-
-
-def _file_changes(end: ToolEnd) -> tuple[FileChange, ...]:
-    """What a tool says of files is no reason to lose its end."""
-    try:
-        return tuple(FileChange.model_validate(change) for change in end.changes)
-    except pydantic.ValidationError as error:
-        log.warning("file_changes_refused", error=str(error)[:500])
-        return ()

@@ -257,7 +257,7 @@ class McpServer:
         if tools == self._tools:
             return
         self._tools = tools
-        self._specs = {spec.name: spec for spec in tools.entry.tools}
+        self._specs = dict(tools.specs)
         self._on_tools(self, tools)
 
     async def _wait_link(self, seconds: float, cancelled: asyncio.Event) -> _Link | None:

@@ -18,6 +18,10 @@ class ExecutorMetrics:
     append_failures: Counter
     waiting: Gauge
     """Threads with dispatched calls that wait for a free place."""
+    reconciled: Counter
+    """What downstreams said of unknown calls, by status; `unknown` is also what a hook that failed says."""
+    left_to_people: Counter
+    """Unknown reconcilable calls about which nothing could be found out."""
 
     @classmethod
     def register(cls, registry: CollectorRegistry) -> "ExecutorMetrics":
@@ -29,4 +33,8 @@ class ExecutorMetrics:
             Counter("threadlog_executor_lost", "Calls of silent executors", registry=registry),
             Counter("threadlog_executor_append_failures", "Appends that failed", registry=registry),
             Gauge("threadlog_executor_waiting_threads", "Threads waiting for a free place", registry=registry),
+            Counter("threadlog_executor_reconciled", "Answers of downstreams", ["status"], registry=registry),
+            Counter(
+                "threadlog_executor_left_to_people", "Unknown calls nothing was found out about", registry=registry
+            ),
         )

@@ -20,5 +20,18 @@ class ExecutorSettings(Settings):
     executor_append_retry_seconds: float = Field(default=1.0, gt=0)
     executor_output_interval_ms: int = Field(default=50, ge=0)
     """Output of a running tool within this time goes out as one progress record."""
+    executor_grace_seconds: float = Field(default=5.0, ge=0)
+    """What a tool's processes may take between SIGTERM and SIGKILL when they are stopped."""
     executor_kill_seconds: float = Field(default=6.0, gt=0)
-    """After the drain time: what killed calls may take to end."""
+    """After the drain time: what killed calls may take to end. More than the grace, else their ends are not said."""
+    executor_reconcile_first_seconds: float = Field(default=2.0, gt=0)
+    """The downstream of a reconcilable call that cannot say is asked again after this; twice as long after each."""
+    executor_reconcile_most_seconds: float = Field(default=300.0, gt=0)
+    executor_reconcile_tries: int = Field(default=10, ge=1)
+    """After so many answers that say nothing the call is left to people."""
+    executor_reconcile_answer_seconds: float = Field(default=30.0, gt=0)
+    """What a reconcile hook may take to answer."""
+    executor_reconcile_grace_seconds: float = Field(default=15.0, ge=0)
+    """After a call's lease and time, until `not_done` is believed: for killing it, and for clocks that differ."""
+    executor_reconciles_max: int = Field(default=8, ge=1)
+    """Hooks that run at once."""

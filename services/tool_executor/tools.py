@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol, TypeAlias
 
 import structlog
@@ -86,8 +86,11 @@ class Toolbox:
         return frozenset(self._runners)
 
     async def run(self, request: ToolRequest, emit: Emit, cancelled: asyncio.Event) -> ToolEnd:
+        started = time.monotonic()
         if request.tool not in self._runners and self._expected:
             await self._wait_for(request, cancelled)
+            left_seconds = request.timeout_seconds - (time.monotonic() - started)
+            request = replace(request, timeout_seconds=max(left_seconds, 0.001))
         runner = self._runners.get(request.tool)
         if runner is None and cancelled.is_set():
             return ToolEnd("cancelled", text_result("cancelled before it began", True))
@@ -99,7 +102,6 @@ class Toolbox:
         if runner is None:
             known = ", ".join(sorted(self._runners)) or "none"
             return ToolEnd("failed", text_result(f"This executor has no tool `{request.tool}`; it has: {known}.", True))
-        started = time.monotonic()
         try:
             return await runner.run(request, emit, cancelled)
         except Exception as error:  # the edge of the tools: a bug in one is an end that was not seen

@@ -15,11 +15,18 @@
     tools:
       git_commit: {effect: unsafe, max_attempts: 1}
       create_issue: {effect: idempotent, timeout_seconds: 20}
-      delete_project: {enabled: false}
+      create_charge: {effect: reconcilable, reconcile: {tool: lookup_charge}}
+      send_parcel: {effect: reconcilable, reconcile: {command: [check-parcel, --json]}}
+      lookup_charge: {enabled: false}
+    client_tools:
+      ask_customer:
+        description: Ask the customer a question in the shop's own chat.
+        input_schema: {type: object, properties: {question: {type: string}}, required: [question]}
+        timeout_seconds: 3600
 
-`${NAME}` in `env`, `headers` and `url` is taken from the executor's environment. `bound_arguments` are filled in by the
-executor and not shown to the model, so that a server that many threads share is pointed at the thread's own place:
-`{workspace}`, `{cwd}`, `{tenant}`, `{thread}`.
+docs/tools.md explains it. `${NAME}` in `env`, `headers` and `url` is taken from the executor's environment.
+`bound_arguments` are filled in by the executor and not shown to the model, so that a server that many threads share is
+pointed at the thread's own place: `{workspace}`, `{cwd}`, `{tenant}`, `{thread}`.
 """
 
 import re
@@ -28,11 +35,22 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    JsonValue,
+    StringConstraints,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from schemas.config import PermissionProfile
 from schemas.events import EffectClass
 from schemas.ids import NAME_PATTERN
+from schemas.tools import TOOL_NAME_PATTERN
+from services.chassis.tool_arguments import schema_problem
 from services.tool_executor.sandbox import VARIABLES_DEFAULT, Enforcement
 
 BuiltinName = Literal["shell", "read_file", "write_file", "apply_patch", "echo"]
@@ -50,6 +68,29 @@ class _Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
+ToolName = Annotated[str, StringConstraints(pattern=TOOL_NAME_PATTERN)]
+
+
+class ReconcileSection(_Section):
+    """How the downstream is asked: either by a `tool` of this executor, or by a `command`."""
+
+    tool: ToolName | None = None
+    command: tuple[Annotated[str, StringConstraints(min_length=1)], ...] | None = Field(default=None, min_length=1)
+    env: dict[str, str] = {}
+
+    @model_validator(mode="after")
+    def _one_way(self) -> "ReconcileSection":
+        if (self.tool is None) == (self.command is None):
+            raise ValueError("needs either `tool` or `command`")
+        if self.tool is not None and self.env:
+            raise ValueError("`env` belongs to a `command`")
+        return self
+
+    def __str__(self) -> str:
+        """As people see it in the catalog."""
+        return f"tool:{self.tool}" if self.command is None else f"command:{Path(self.command[0]).name}"
+
+
 class ToolPolicy(_Section):
     """The operator's word on one tool; what is left out is as the tool, or its server, has it."""
 
@@ -59,6 +100,34 @@ class ToolPolicy(_Section):
     timeout_seconds: float | None = Field(default=None, gt=0, le=86_400)
     max_attempts: int | None = Field(default=None, ge=1, le=100)
     description: str | None = None
+    reconcile: ReconcileSection | None = None
+
+    @model_validator(mode="after")
+    def _can_be_asked(self) -> "ToolPolicy":
+        if self.effect == "reconcilable" and self.reconcile is None:
+            raise ValueError("`effect: reconcilable` needs `reconcile`: how its downstream is asked")
+        if self.reconcile is not None and self.effect != "reconcilable":
+            raise ValueError("`reconcile` belongs to `effect: reconcilable`")
+        return self
+
+
+class ClientTool(_Section):
+    """A tool that the customer's backend runs."""
+
+    description: str = ""
+    input_schema: dict[str, JsonValue] = {"type": "object", "properties": {}}
+    effect: Literal["pure", "idempotent", "unsafe"] = "unsafe"
+    parallel: bool = False
+    timeout_seconds: float = Field(default=3_600, gt=0, le=2_592_000)
+    max_attempts: int = Field(default=3, ge=1, le=100)
+
+    @field_validator("input_schema")
+    @classmethod
+    def _is_a_schema(cls, schema: dict[str, JsonValue]) -> dict[str, JsonValue]:
+        problem = schema_problem(schema)
+        if problem is not None:
+            raise ValueError(f"no JSON Schema: {problem}")
+        return schema
 
 
 class McpServerConfig(_Section):
@@ -110,6 +179,23 @@ class ToolsFile(_Section):
     builtin: tuple[BuiltinName, ...] = BUILTIN_DEFAULT
     mcp: dict[ServerName, McpServerConfig] = {}
     tools: dict[str, ToolPolicy] = {}
+    client_tools: dict[ToolName, ClientTool] | None = None
+    """None: this executor says nothing of client tools; an empty section takes them out of the catalog."""
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> "ToolsFile":
+        for name, policy in self.tools.items():
+            asked = None if policy.reconcile is None else policy.reconcile.tool
+            if asked == name:
+                raise ValueError(f"tools.{name}.reconcile.tool: asking by the tool itself would run it again")
+            if asked is not None and asked not in self.builtin and not self.mcp:
+                raise ValueError(f"tools.{name}.reconcile.tool: this executor has no tool {asked}")
+        for name in self.client_tools or {}:
+            if name in self.builtin:
+                raise ValueError(f"client_tools.{name}: there is a built-in tool of that name")
+            if name in self.tools:
+                raise ValueError(f"client_tools.{name}: say it here, and not in `tools` too")
+        return self
 
 
 def read_tools_file(path: Path, environ: Mapping[str, str]) -> ToolsFile:
@@ -138,21 +224,36 @@ def parse_tools_file(text: str, named: str, environ: Mapping[str, str]) -> Tools
         )
         raise ToolsFileError(f"{named}: {problems}") from error
     return file.model_copy(
-        update={"mcp": {name: _resolved(named, name, server, environ) for name, server in file.mcp.items()}}
-    )
-
-
-def _resolved(named: str, name: str, server: McpServerConfig, environ: Mapping[str, str]) -> McpServerConfig:
-    def filled(field: str, text: str) -> str:
-        missing = [variable for variable in _REFERENCE.findall(text) if variable not in environ]
-        if missing:
-            raise ToolsFileError(f"{named}: mcp.{name}.{field}: the environment has no {', '.join(missing)}")
-        return _REFERENCE.sub(lambda match: environ[match[1]], text)
-
-    return server.model_copy(
         update={
-            "env": {key: filled(f"env.{key}", value) for key, value in server.env.items()},
-            "headers": {key: filled(f"headers.{key}", value) for key, value in server.headers.items()},
-            "url": None if server.url is None else filled("url", server.url),
+            "mcp": {name: _resolved_server(named, name, server, environ) for name, server in file.mcp.items()},
+            "tools": {name: _resolved_policy(named, name, policy, environ) for name, policy in file.tools.items()},
         }
     )
+
+
+def _resolved_server(named: str, name: str, server: McpServerConfig, environ: Mapping[str, str]) -> McpServerConfig:
+    place = f"{named}: mcp.{name}"
+    return server.model_copy(
+        update={
+            "env": {key: _filled(f"{place}.env.{key}", value, environ) for key, value in server.env.items()},
+            "headers": {
+                key: _filled(f"{place}.headers.{key}", value, environ) for key, value in server.headers.items()
+            },
+            "url": None if server.url is None else _filled(f"{place}.url", server.url, environ),
+        }
+    )
+
+
+def _resolved_policy(named: str, name: str, policy: ToolPolicy, environ: Mapping[str, str]) -> ToolPolicy:
+    if policy.reconcile is None:
+        return policy
+    place = f"{named}: tools.{name}.reconcile.env"
+    env = {key: _filled(f"{place}.{key}", value, environ) for key, value in policy.reconcile.env.items()}
+    return policy.model_copy(update={"reconcile": policy.reconcile.model_copy(update={"env": env})})
+
+
+def _filled(place: str, text: str, environ: Mapping[str, str]) -> str:
+    missing = [variable for variable in _REFERENCE.findall(text) if variable not in environ]
+    if missing:
+        raise ToolsFileError(f"{place}: the environment has no {', '.join(missing)}")
+    return _REFERENCE.sub(lambda match: environ[match[1]], text)

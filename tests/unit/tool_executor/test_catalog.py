@@ -3,8 +3,8 @@ import pytest
 
 from schemas.tools import ToolSpec
 from services.tool_executor import catalog
-from services.tool_executor.catalog import builtin_entry, mcp_entry, suggested_effect, under_policy
-from services.tool_executor.tools_file import McpServerConfig, ToolPolicy
+from services.tool_executor.catalog import builtin_entry, client_entry, mcp_entry, suggested_effect, under_policy
+from services.tool_executor.tools_file import ClientTool, McpServerConfig, ReconcileSection, ToolPolicy
 
 SCHEMA = {"type": "object", "properties": {"path": {"type": "string"}, "n": {"type": "integer"}}, "required": ["path"]}
 CONFIG = McpServerConfig(command="x")
@@ -79,3 +79,30 @@ def test_prefix_and_bound_arguments():
 def test_a_schema_without_properties_stays_as_it_is():
     tools = mcp_entry("p", "s", CONFIG, [tool("any", schema={"type": "object"})], {})
     assert tools.entry.tools[0].input_schema == {"type": "object"}
+
+
+def test_people_see_by_what_a_reconcilable_tool_is_asked_about():
+    policy = ToolPolicy(effect="reconcilable", reconcile=ReconcileSection(command=("/usr/bin/check-charge", "--json")))
+    assert under_policy(ToolSpec(name="x"), policy).reconcile == "command:check-charge"
+    assert under_policy(ToolSpec(name="x"), ToolPolicy()).reconcile is None
+
+
+def test_a_tool_that_only_answers_for_another_need_not_be_offered():
+    policies = {
+        "pay": ToolPolicy(effect="reconcilable", reconcile=ReconcileSection(tool="lookup")),
+        "lookup": ToolPolicy(enabled=False),
+        "off": ToolPolicy(enabled=False),
+    }
+    tools = mcp_entry("p", "s", CONFIG, [tool("pay"), tool("lookup", read_only_hint=True), tool("off")], policies)
+    assert [(spec.name, spec.reconcile) for spec in tools.entry.tools] == [("pay", "tool:lookup")]
+    assert tools.server_names == {"pay": "pay", "lookup": "lookup"}
+    assert tools.specs["lookup"].effect == "pure"
+    assert set(tools.left_out) == {"lookup", "off"}
+
+
+def test_client_tools_are_a_source_and_a_pool_of_their_own():
+    entry = client_entry({"ask": ClientTool(description="Ask.", input_schema=SCHEMA, timeout_seconds=60)})
+    assert (entry.source, entry.pool) == ("client", "client")
+    (spec,) = entry.tools
+    assert spec == ToolSpec(name="ask", description="Ask.", input_schema=SCHEMA, timeout_seconds=60)
+    assert client_entry({}).tools == ()

@@ -17,6 +17,7 @@ def test_an_empty_file_offers_the_built_in_tools():
     assert file.pool == "default"
     assert file.builtin == ("shell", "read_file", "write_file", "apply_patch")
     assert not file.mcp
+    assert file.client_tools is None
 
 
 def test_the_example_in_its_docstring_is_valid():
@@ -25,7 +26,13 @@ def test_the_example_in_its_docstring_is_valid():
     assert file.mcp["git"].bound_arguments == {"repo_path": "{cwd}"}
     assert file.mcp["tracker"].headers == {"Authorization": "Bearer secret"}
     assert file.tools["create_issue"].effect == "idempotent"
-    assert file.tools["delete_project"].enabled is False
+    assert str(file.tools["create_charge"].reconcile) == "tool:lookup_charge"
+    assert str(file.tools["send_parcel"].reconcile) == "command:check-parcel"
+    assert file.tools["lookup_charge"].enabled is False
+    assert (file.client_tools["ask_customer"].effect, file.client_tools["ask_customer"].timeout_seconds) == (
+        "unsafe",
+        3_600,
+    )
     assert file.sandbox.profile_widest == "workspace-write"
 
 
@@ -33,6 +40,8 @@ def test_variables_are_filled_in():
     file = parsed("mcp: {a: {url: 'https://${HOST}/mcp'}, b: {command: x, env: {T: '-${TOKEN}-'}}}")
     assert file.mcp["a"].url == "https://example.com/mcp"
     assert file.mcp["b"].env == {"T": "-secret-"}
+    file = parsed("tools: {x: {effect: reconcilable, reconcile: {command: [look], env: {T: '${TOKEN}'}}}}")
+    assert file.tools["x"].reconcile.env == {"T": "secret"}
 
 
 @pytest.mark.parametrize(
@@ -51,6 +60,25 @@ def test_variables_are_filled_in():
         ("tools: {x: {effect: harmless}}", "tools.x.effect"),
         ("tools: {x: {timeout_seconds: 0}}", "tools.x.timeout_seconds"),
         ("builtin: [rm]", "builtin.0"),
+        ("tools: {x: {effect: reconcilable}}", "tools.x: `effect: reconcilable` needs `reconcile`"),
+        ("tools: {x: {reconcile: {command: [y]}}}", "tools.x: `reconcile` belongs to `effect: reconcilable`"),
+        ("tools: {x: {effect: unsafe, reconcile: {command: [y]}}}", "tools.x: `reconcile` belongs to"),
+        ("tools: {x: {effect: reconcilable, reconcile: {}}}", "tools.x.reconcile: needs either `tool` or `command`"),
+        ("tools: {x: {effect: reconcilable, reconcile: {tool: y, command: [z]}}}", "tools.x.reconcile: needs either"),
+        ("tools: {x: {effect: reconcilable, reconcile: {tool: y, env: {A: b}}}}", "tools.x.reconcile: `env` belongs"),
+        ("tools: {x: {effect: reconcilable, reconcile: {command: []}}}", "tools.x.reconcile.command"),
+        ("tools: {x: {effect: reconcilable, reconcile: {command: ['']}}}", "tools.x.reconcile.command.0"),
+        (
+            "tools: {x: {effect: reconcilable, reconcile: {command: [y], env: {A: '${NOWHERE}'}}}}",
+            "tools.x.reconcile.env.A: the environment has no NOWHERE",
+        ),
+        ("tools: {x: {effect: reconcilable, reconcile: {tool: x}}}", "asking by the tool itself would run it again"),
+        ("tools: {x: {effect: reconcilable, reconcile: {tool: y}}}", "this executor has no tool y"),
+        ("client_tools: {'a b': {}}", "client_tools.a b"),
+        ("client_tools: {a: {effect: reconcilable}}", "client_tools.a.effect"),
+        ("client_tools: {a: {input_schema: {type: nonsense}}}", "client_tools.a.input_schema: no JSON Schema"),
+        ("client_tools: {shell: {}}", "client_tools.shell: there is a built-in tool of that name"),
+        ("{client_tools: {a: {}}, tools: {a: {}}}", "client_tools.a: say it here"),
         ("sandbox: {enforcement: maybe}", "sandbox.enforcement"),
     ],
 )

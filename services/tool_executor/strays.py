@@ -1,0 +1,45 @@
+"""Partitions that went to another executor while calls of theirs still run here.
+
+They are read on, outside the group, so that claims under way are read back and cancels reach what runs.
+"""
+
+from collections.abc import Callable, Mapping
+
+from schemas.codec import Unreadable, decode
+from schemas.ids import ThreadKey
+from schemas.thread import fold
+from schemas.topics import THREAD_EVENTS
+from services.chassis.log import Incoming, Log, TopicPartition
+from services.tool_executor.work import Held, Partition
+
+POLL_MS = 500
+
+
+async def read_on(
+    log: Log,
+    partition: Partition,
+    strays: Mapping[ThreadKey, Held],
+    are_wanted: Callable[[], bool],
+    look_at: Callable[[Partition, Held], None],
+) -> None:
+    """Folds the records of these threads, and has each looked at, for as long as they are wanted."""
+    tp = TopicPartition(THREAD_EVENTS.name, partition.number)
+    by_key = {key.to_bytes(): held for key, held in strays.items()}
+    reader = await log.reader({tp: partition.next_offset})
+    try:
+        while are_wanted():
+            for _, records in await reader.poll(POLL_MS):
+                for record in records:
+                    held = by_key.get(record.key or b"")
+                    if held is not None and are_wanted() and _fold(held, record):
+                        look_at(partition, held)
+    finally:
+        await reader.close()
+
+
+def _fold(held: Held, raw: Incoming) -> bool:
+    record = decode(raw.key, raw.headers, raw.value, raw.offset, raw.timestamp_ms)
+    if isinstance(record, Unreadable) or record.offset <= held.state.offset:
+        return False
+    held.state, _ = fold(held.state, record)
+    return True
