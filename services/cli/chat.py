@@ -10,9 +10,9 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import aclosing, contextmanager, suppress
-from typing import Annotated, Final
+from typing import Annotated, Final, TypeAlias
 
 import typer
 
@@ -27,8 +27,9 @@ REFUSAL: Final = "the person at the terminal said no"
 RESOLUTION: Final = "what became of {call}? [s]ucceeded, [f]ailed, run it [a]gain, [g]ive it up; Enter leaves it open: "
 KNOWLEDGE: Final = "how do you know? (the model reads it, too) "
 RESOLUTIONS: Final[dict[str, Resolution]] = {"s": "succeeded", "f": "failed", "a": "again", "g": "abandoned"}
-OPEN_CALLS: Final = frozenset({"waiting", "unknown"})
 LINE_BYTES_MAX: Final = 65_536
+
+Ask: TypeAlias = Callable[[ThreadlogClient, str, JsonObject], Awaitable[None]]
 
 
 def chat(
@@ -87,9 +88,7 @@ class Chat:
         await self._catch_up(self._client, self.thread)
         if self._shown.open_turn is not None:
             with self._heard(self._client, self.thread):
-                for call in await self._calls(self._client, self.thread, self._after):
-                    await self._ask_about(self._client, self.thread, call)
-                await self._follow(self._client, self.thread)
+                await self._go_on(self._client, self.thread)
 
     async def close(self) -> None:
         if self._client is not None:
@@ -107,6 +106,14 @@ class Chat:
         with self._heard(client, self.thread):
             await self._follow(client, self.thread)
 
+    async def _go_on(self, client: ThreadlogClient, thread: str) -> None:
+        """What waits for a person may have waited for long."""
+        for row in _rows(await client.approvals(thread=thread, at_least=self._after)):
+            await self._ask_about(client, thread, row, self._decide)
+        for row in _rows(await client.unknown_calls(thread=thread, at_least=self._after)):
+            await self._ask_about(client, thread, row, self._resolve)
+        await self._follow(client, thread)
+
     async def _follow(self, client: ThreadlogClient, thread: str) -> None:
         async with aclosing(client.follow(thread, self._after)) as events:
             async for event in events:
@@ -118,55 +125,43 @@ class Chat:
                 if not event.applied:
                     continue
                 if event.kind == "tool_call.approval_requested":
-                    await self._ask_about(client, thread, {"status": "waiting", **event.data})
+                    await self._ask_about(client, thread, event.data, self._decide)
                 if event.kind == "tool_call.lost":
-                    for call in await self._calls(client, thread, event.seq):
-                        if call["call"] == event.data["call"] and call["status"] == "unknown":
-                            await self._ask_about(client, thread, call)
+                    await self._ask_about_lost(client, thread, event)
                 if event.kind == "turn.ended":
                     return
 
-    async def _calls(self, client: ThreadlogClient, thread: str, seq: int) -> list[JsonObject]:
-        """Those that wait for a person as of that seq. The log alone would not do: whether a lost call is unknown
-        depends on more than the record that says so.
-        """
-        found: list[JsonObject] = []
-        cursor: str | None = None
-        while True:
-            page = await client.tool_calls(thread, at_least=seq, cursor=cursor)
-            rows = page["data"]
-            assert isinstance(rows, list)
-            found += [row for row in rows if isinstance(row, dict) and row["status"] in OPEN_CALLS]
-            if not page["next_cursor"]:
-                return found
-            cursor = str(page["next_cursor"])
+    async def _ask_about_lost(self, client: ThreadlogClient, thread: str, lost: Fact) -> None:
+        """Whether it is unknown depends on more than the record that says that it is lost."""
+        for row in _rows(await client.unknown_calls(thread=thread, at_least=lost.seq)):
+            if row["call"] == lost.data["call"]:
+                await self._ask_about(client, thread, row, self._resolve)
 
-    async def _ask_about(self, client: ThreadlogClient, thread: str, call: JsonObject) -> None:
+    async def _ask_about(self, client: ThreadlogClient, thread: str, call: JsonObject, ask: Ask) -> None:
         try:
-            if call["status"] == "waiting":
-                await self._decide(client, thread, str(call["call"]), str(call["call_hash"]))
-            else:
-                await self._resolve(client, thread, str(call["call"]))
+            await ask(client, thread, call)
         except RefusedError as error:
             _write(f"({error})\n")
 
-    async def _decide(self, client: ThreadlogClient, thread: str, call: str, call_hash: str) -> None:
-        answer = self._asked(client, thread, APPROVAL.format(call=call))
+    async def _decide(self, client: ThreadlogClient, thread: str, call: JsonObject) -> None:
+        name, call_hash = str(call["call"]), str(call["call_hash"])
+        answer = self._asked(client, thread, APPROVAL.format(call=name))
         if answer is None:
             return
         approve = answer.lower() in {"y", "yes"}
-        await client.decide(thread, call, call_hash, approve=approve, reason=None if approve else REFUSAL)
+        await client.decide(thread, name, call_hash, approve=approve, reason=None if approve else REFUSAL)
 
-    async def _resolve(self, client: ThreadlogClient, thread: str, call: str) -> None:
-        answer = self._asked(client, thread, RESOLUTION.format(call=call))
+    async def _resolve(self, client: ThreadlogClient, thread: str, call: JsonObject) -> None:
+        name, attempt = str(call["call"]), int(str(call["attempt"]))
+        answer = self._asked(client, thread, RESOLUTION.format(call=name))
         decision = RESOLUTIONS.get(answer[:1].lower()) if answer else None
         if decision is None:
             return
         note = self._asked(client, thread, KNOWLEDGE)
-        if note is None:
+        if not note:
             return
         result = note if decision in {"succeeded", "failed"} else None
-        await client.resolve(thread, call, decision, result=result or None, note=note or None)
+        await client.resolve(thread, name, attempt, decision, note=note, result=result)
 
     def _asked(self, client: ThreadlogClient, thread: str, question: str) -> str | None:
         """None where the person would rather cancel the turn, which is done then."""
@@ -227,6 +222,12 @@ class Chat:
         task = asyncio.get_running_loop().create_task(command)
         self._commands.add(task)
         task.add_done_callback(self._commands.discard)
+
+
+def _rows(page: JsonObject) -> list[JsonObject]:
+    rows = page["data"]
+    assert isinstance(rows, list)
+    return [row for row in rows if isinstance(row, dict)]
 
 
 async def _steer(client: ThreadlogClient, thread: str, text: str, turn: int | None) -> None:

@@ -82,7 +82,7 @@ class Conversation:
                 again = "asked again" if data.get("retriable") else "given up"
                 return self._own_line(RED, f"the model failed ({again}): {shortened(message, LINE_CHARACTERS_MAX)}")
             case "input.submitted" | "step.started":
-                return self._steering(fact.kind, data)
+                return self._steering(fact)
             case _ if fact.kind in SETTLED_BY_PEOPLE:
                 return self._settled_by_people(fact)
             case "tool_call.approval_requested":
@@ -104,16 +104,17 @@ class Conversation:
         """Of whoever shows it, on a line of its own."""
         return self._own_line(YELLOW, text)
 
-    def _steering(self, kind: str, data: JsonObject) -> str:
-        if kind == "input.submitted":
+    def _steering(self, fact: Fact) -> str:
+        data = fact.data
+        if fact.kind == "input.submitted":
             if data.get("mode") != "steer":
                 return ""
             self._waiting[str(data["input"])] = text = _said(data)
-            return self._own_line(YELLOW, f"an input for the open turn: {text}")
+            return self._own_line(YELLOW, f"{fact.body['actor']} steers: {text}")
         inputs = data.get("inputs")
         taken = [self._waiting.pop(str(each), None) for each in (inputs if isinstance(inputs, list) else [])]
         place = f"turn {data['turn']}, step {data['step']}"
-        return "".join([self._own_line(YELLOW, f"{place} takes the input: {text}") for text in taken if text])
+        return "".join([self._own_line(YELLOW, f"{place} takes it up: {text}") for text in taken if text])
 
     def _settled_by_people(self, fact: Fact) -> str:
         """Of what policies decide, only what they deny is worth a line."""

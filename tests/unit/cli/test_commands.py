@@ -136,10 +136,13 @@ async def test_a_person_decides_about_a_call(
 class WaitingThread:
     """A thread `t1` of which a turn waits for a person, and ends once it has what it waits for."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, facts: list[bytes], status: str = "unknown") -> None:
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, facts: list[bytes], *, lists: str = "/v1/unknown-calls"
+    ) -> None:
+        """`lists` is the path that lists its call."""
         self.commands: list[tuple[str, Any]] = []
         self._facts = facts
-        self._calls = [{"call": "1.1.0", "status": status, "call_hash": "ab"}, {"call": "1.1.1", "status": "settled"}]
+        self._lists = lists
         connected = ThreadlogClient("http://threadlog.test", transport=FakeServer(self._handle))
         monkeypatch.setattr(chat, "connect", lambda *_: connected)
 
@@ -149,10 +152,10 @@ class WaitingThread:
             if path not in {"", "/t1/inputs"} or b"steer" in request.content:
                 self.commands.append((path, orjson.loads(request.content)))
             return json_answer({"thread": "t1"}, 202)
-        if path == "/t1/tool-calls":
-            assert int(params["at_least"]) == len(self._facts)
-            at = int(params.get("cursor", 0))
-            return json_answer({"data": self._calls[at : at + 1], "next_cursor": None if at else "1"})
+        if path in {"/v1/approvals", "/v1/unknown-calls"}:
+            assert (params["thread"], int(params["at_least"])) == ("t1", len(self._facts))
+            row = {"call": "1.1.0", "call_hash": "ab", "attempt": 2}
+            return json_answer({"data": [row] if path == self._lists else [], "next_cursor": None})
         facts = list(self._facts)
         if self.commands:
             facts.append(fact_of(len(facts) + 1, "turn.ended", turn=1, outcome="completed"))
@@ -166,15 +169,16 @@ LOST_CALL = [
     fact_of(1, "turn.started", turn=1),
     fact_of(2, "tool_call.lost", call="1.1.0", attempt=1, evidence="no heartbeat"),
 ]
+NOT_THERE = {"attempt": 2, "decision": "again", "note": "it is not there"}
 RESOLVED: list[tuple[list[str | None], tuple[str, Any]]] = [
     (
         ["S", "I looked"],
         (
             "/t1/tool-calls/1.1.0/resolution",
-            {"decision": "succeeded", "result": "I looked", "note": "I looked"},
+            {"attempt": 2, "decision": "succeeded", "result": "I looked", "note": "I looked"},
         ),
     ),
-    (["again", " "], ("/t1/tool-calls/1.1.0/resolution", {"decision": "again"})),
+    (["again", "it is not there"], ("/t1/tool-calls/1.1.0/resolution", NOT_THERE)),
     (["f", None], ("/t1/turns/1/cancel", {})),
     ([None], ("/t1/turns/1/cancel", {})),
 ]
@@ -196,7 +200,7 @@ async def test_a_person_settles_an_unknown_call(
 
 
 async def test_a_lost_call_that_is_run_again_is_not_asked_about(monkeypatch: pytest.MonkeyPatch) -> None:
-    thread = WaitingThread(monkeypatch, LOST_CALL, status="repeatable")
+    thread = WaitingThread(monkeypatch, LOST_CALL, lists="nowhere")
     monkeypatch.setattr(chat, "_ask", pytest.fail)
     chatting = Chat({}, None, colors=False)
     await chatting.open("", None, "")
@@ -207,16 +211,16 @@ async def test_a_lost_call_that_is_run_again_is_not_asked_about(monkeypatch: pyt
 
 
 @pytest.mark.parametrize(
-    ("status", "answers", "command"),
+    ("lists", "answers", "command"),
     [
-        ("waiting", ["y"], ("/t1/tool-calls/1.1.0/decision", {"decision": "approve", "call_hash": "ab"})),
-        ("unknown", ["g", ""], ("/t1/tool-calls/1.1.0/resolution", {"decision": "abandoned"})),
+        ("/v1/approvals", ["y"], ("/t1/tool-calls/1.1.0/decision", {"decision": "approve", "call_hash": "ab"})),
+        ("/v1/unknown-calls", ["a", "it is not there"], ("/t1/tool-calls/1.1.0/resolution", NOT_THERE)),
     ],
 )
 async def test_a_chat_goes_on_with_a_turn_that_waits_for_a_person(
-    monkeypatch: pytest.MonkeyPatch, status: str, answers: list[str], command: tuple[str, Any]
+    monkeypatch: pytest.MonkeyPatch, lists: str, answers: list[str], command: tuple[str, Any]
 ) -> None:
-    thread = WaitingThread(monkeypatch, LOST_CALL, status)
+    thread = WaitingThread(monkeypatch, LOST_CALL, lists=lists)
     left = list(answers)
     monkeypatch.setattr(chat, "_ask", lambda _: left.pop(0))
     chatting = Chat({}, "t1", colors=False)

@@ -123,8 +123,8 @@ def test_a_steering_input_is_shown_and_by_which_step_it_is_taken() -> None:
 
     events = [submitted("a", "queue"), submitted("b", "steer"), started(1, 1), started(2, 1, "b"), started(2, 2, "b")]
     assert shown(*events).splitlines() == [
-        "an input for the open turn: text of b",
-        "turn 1, step 2 takes the input: text of b",
+        "user:bob steers: text of b",
+        "turn 1, step 2 takes it up: text of b",
     ]
 
 
