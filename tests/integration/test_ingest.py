@@ -1,140 +1,25 @@
 """The ingest service on a real database: a simulated log, the real projector and the real live reader around it."""
 
 import asyncio
-import contextlib
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator
-from pathlib import Path
-from typing import Any
 
 import asyncpg
 import httpx2
 import pytest
-from prometheus_client import CollectorRegistry
 
-from schemas.codec import Record, decode, encode
-from schemas.events import Event
-from schemas.ids import TenantId, ThreadId, ThreadKey
-from schemas.state import NOTHING, ThreadState
-from schemas.thread import fold
-from schemas.topics import THREAD_EVENTS, THREAD_EVENTS_DLQ, THREAD_PROGRESS, TOPICS
-from services.chassis.clock import SystemClock
+from schemas.topics import TOPICS
 from services.chassis.kafka_topics import kafka_topics
-from services.chassis.log import Outgoing
-from services.chassis.migrations import migrate
-from services.chassis.postgres import open_pool
 from services.chassis.settings import Settings
-from services.chassis.sql_files import SqlFiles
 from services.chassis.topic_admin import apply, topic_specs
-from services.ingest.__main__ import wire
 from services.ingest.api_keys import KeyRequestError, create_key, revoke_key
-from services.ingest.app import create_app
-from services.ingest.metrics import IngestMetrics
-from services.ingest.settings import IngestSettings
 from services.projector.generations import ensure_live
-from services.projector.generations import migrate as migrate_views
-from services.projector.loop import Projector
-from services.projector.metrics import ProjectorMetrics
-from services.projector.postgres_store import PostgresStores
 from services.projector.settings import ProjectorSettings
 from tests.support import histories
-from tests.support.simulated_log import SimulatedBroker
+from tests.support.ingest_place import SQL, Place, position
 
-INGEST = Path("services/ingest")
-SQL = SqlFiles(INGEST / "sql")
-PARTITIONS = 4
 NOWHERE = "postgresql://threadlog@127.0.0.1:1/threadlog"
-
-
-class Place:
-    """A log, a database, and as many ingest processes as a test wants."""
-
-    def __init__(self, dsn: str, stack: contextlib.AsyncExitStack) -> None:
-        self.dsn = dsn
-        self._stack = stack
-        topics = {topic.name: PARTITIONS for topic in (THREAD_EVENTS, THREAD_PROGRESS, THREAD_EVENTS_DLQ)}
-        self.broker = SimulatedBroker(topics, SystemClock())
-        self.log = self.broker.connect("services")
-
-    async def project(self) -> None:
-        settings = ProjectorSettings(postgres_dsn=self.dsn, projector_batch_interval_idle_ms=1)
-        metrics = ProjectorMetrics.register(CollectorRegistry())
-        log = self.broker.connect("projector")
-        projector = await Projector.start(
-            log, PostgresStores(self.dsn, settings), settings, SystemClock(), metrics, "1"
-        )
-        stopping = asyncio.Event()
-        running = asyncio.create_task(projector.run(stopping))
-
-        async def stop() -> None:
-            stopping.set()
-            await running
-            await log.close()
-
-        self._stack.push_async_callback(stop)
-
-    async def ingest(self, dsn: str | None = None, **given: Any) -> httpx2.AsyncClient:
-        settings = IngestSettings(**({"ingest_auth": "dev"} | given))
-        log = self.broker.connect("ingest")
-        pool = await open_pool(
-            dsn or self.dsn,
-            application_name="test",
-            size_min=0,
-            size_max=4,
-            command_timeout_seconds=5,
-            connect_timeout_seconds=5,
-        )
-        found = wire(settings, log, pool, SystemClock(), IngestMetrics.build(CollectorRegistry()), PARTITIONS)
-        await found.watches.open()
-        reading = asyncio.create_task(found.watches.run())
-        transport = httpx2.ASGITransport(create_app(found))
-        client = httpx2.AsyncClient(transport=transport, base_url="http://localhost", timeout=30)
-
-        async def stop() -> None:
-            await client.aclose()
-            reading.cancel()
-            await asyncio.gather(reading, return_exceptions=True)
-            await found.watches.close()
-            pool.terminate()
-            await log.close()
-
-        self._stack.push_async_callback(stop)
-        return client
-
-    def state(self, thread: str) -> ThreadState:
-        key = ThreadKey(TenantId("dev"), ThreadId(thread))
-        state = NOTHING
-        for incoming in self.broker.records(THREAD_EVENTS.name, self.log.partition_for(key.to_bytes(), PARTITIONS)):
-            record = decode(incoming.key, incoming.headers, incoming.value, incoming.offset)
-            if isinstance(record, Record) and record.key == key:
-                state = fold(state, record).state
-        return state
-
-    async def append(self, thread: str, event: Event, actor: str = "service:runtime") -> str:
-        """What another service would append; the position, for `at_least`."""
-        key = ThreadKey(TenantId("dev"), ThreadId(thread))
-        partition = self.log.partition_for(key.to_bytes(), PARTITIONS)
-        made = encode(key, event, source="runtime/test", actor=actor, time_ms=SystemClock().now_ms())
-        outgoing = Outgoing(key.to_bytes(), made.value, made.headers)
-        [offset] = await self.log.appender.append(THREAD_EVENTS.name, partition, [outgoing])
-        return f"{partition}:{offset}"
-
-
-@pytest.fixture
-async def place(fresh_database: str) -> AsyncIterator[Place]:
-    async with contextlib.AsyncExitStack() as stack:
-        await migrate_views(fresh_database)
-        connection = await asyncpg.connect(fresh_database)
-        await migrate(connection, "ingest", INGEST / "migrations")
-        await connection.close()
-        yield Place(fresh_database, stack)
-
-
-def position(answer: httpx2.Response) -> str:
-    found = answer.json()["position"]
-    return f"{found['partition']}:{found['offset']}"
 
 
 async def test_every_statement_can_be_prepared(place: Place) -> None:
