@@ -2,7 +2,7 @@
 
 `MemoryViews` is one database. It holds the rows of the projector's own projections, and implements every port that
 Postgres stands behind: the projector's `Stores`, `StateStore` and `KeyStore`, the runtime's `TranscriptStore`, ingest's
-`ThreadRows`, `EarlierCommands`, call facts and `History`. `tests/contract` holds it to what Postgres does.
+`ThreadRows`, `EarlierCommands`, `Standings`, call facts and `History`. `tests/contract` holds it to what Postgres does.
 
 A question takes `pause` on its way there and again on its way back; the answer is of the instant in between. Nothing
 else takes time. What goes wrong is what the test says: `is_away`, `lose_last`, `drop`, `refuses`.
@@ -15,6 +15,7 @@ from typing import Any, Final, TypeVar
 import orjson
 from pydantic import JsonValue
 
+from schemas.envelope import format_time
 from schemas.ids import DataHash, EventId, ThreadKey
 from schemas.state import FOLD_VERSION
 from schemas.topics import THREAD_EVENTS
@@ -26,6 +27,7 @@ from services.ingest.existence import ThreadRow
 from services.ingest.frames import FoldedRecord
 from services.ingest.history import PAGE_BYTES_MAX, SEQ_MAX, EventPage
 from services.ingest.problems import VIEWS_UNAVAILABLE, Problem, ProblemError
+from services.ingest.refusals import CallStanding, Decided, InputStanding
 from services.projector.database import TIME_MS_MAX
 from services.projector.errors import GenerationGoneError, StoreAwayError, StoredPosition
 from services.projector.generations import check_generation
@@ -155,14 +157,16 @@ class MemoryViews:
         except AwayError:
             return None
 
-    # Ingest's `ThreadRows` and `EarlierCommands`
+    # Ingest's `ThreadRows`, `EarlierCommands` and `Standings`
 
     async def thread_row(self, key: ThreadKey, partition: int) -> ThreadRow:
         def read(tables: Tables) -> ThreadRow:
             row, next_offset = tables.state(key), _next_offset(tables, partition)
             if row is None:
                 return ThreadRow(next_offset, -1, exists=False, queued=0, seq=0)
-            return ThreadRow(next_offset, row.offset, row.state.exists, len(row.state.queue), row.state.seq)
+            state = row.state
+            is_closing = state.status in {"closing", "closed"}
+            return ThreadRow(next_offset, row.offset, state.exists, len(state.queue), state.seq, is_closing)
 
         return await self._ask_views(read)
 
@@ -200,6 +204,12 @@ class MemoryViews:
             return None if row is None else CallFacts(row["tool"], row["attempts"], row.get("pool"), row.get("claim"))
 
         return await self._ask_views(read)
+
+    async def call_standing(self, key: ThreadKey, call: str) -> CallStanding | None:
+        return await self._ask_views(lambda tables: _call_standing(tables, key, call))
+
+    async def input_standing(self, key: ThreadKey, input_id: str) -> InputStanding | None:
+        return await self._ask_views(lambda tables: _input_standing(tables, key, input_id))
 
     async def _ask_views(self, read: Callable[[Tables], T]) -> T:
         def read_if_there(tables: Tables | None) -> T:
@@ -377,6 +387,70 @@ def _as_jsonb(value: JsonValue) -> JsonValue:
     if isinstance(value, list):
         return [_as_jsonb(item) for item in value]
     return value
+
+
+def _call_standing(tables: Tables, key: ThreadKey, call: str) -> CallStanding | None:
+    row = tables.of("tool_calls", key).get((call,))
+    if row is None:
+        return None
+    approval, resolution, settled_by, result = None, None, None, None
+    if "decision" in row:
+        at = _time(row.get("decided_at"))
+        approval = Decided(row.get("decided_by"), row["decision"], at, row.get("decision_reason"))
+    if "resolution" in row:
+        at = _time(_resolved_ms(tables, key, call, row["proposed_seq"]))
+        resolution = Decided(row.get("resolved_by"), row["resolution"], at, row.get("note"))
+    if "settled_seq" in row:
+        settled_by = _stored(tables.of("events", key)[row["settled_seq"],])
+        result = _result(tables, key, call, row["settled_seq"])
+    return CallStanding(
+        call=call,
+        tool=row["tool"],
+        status=row["status"],
+        call_hash=row["call_hash"],
+        attempt=row["attempts"],
+        approval=approval,
+        resolution=resolution,
+        outcome=row.get("outcome"),
+        settled_at=_time(row.get("settled_at")),
+        result=result,
+        settled_by=settled_by,
+    )
+
+
+def _resolved_ms(tables: Tables, key: ThreadKey, call: str, after: int) -> int | None:
+    """When it was last resolved."""
+    rows = tables.of("events", key)
+    for seq in range(len(rows), after, -1):
+        record = _folded(rows[seq,])
+        is_resolution = (record.kind, record.effect) == ("tool_call.resolved", "applied")
+        if is_resolution and record.data is not None and orjson.loads(record.data)["call"] == call:
+            return record.time_ms
+    return None
+
+
+def _result(tables: Tables, key: ThreadKey, call: str, seq: int) -> JsonValue:
+    for (of_seq, _), row in tables.of("items", key).items():
+        if of_seq == seq and row.get("call") == call and row["kind"] in {"tool_result", "resolution"}:
+            result: JsonValue = orjson.loads(row["content"]).get("content")
+            return result
+    return None
+
+
+def _input_standing(tables: Tables, key: ThreadKey, input_id: str) -> InputStanding | None:
+    found = [(place, row) for place, row in tables.of("items", key).items() if row.get("input") == input_id]
+    if not found:
+        return None
+    _, row = max(found, key=lambda item: item[0])
+    turn = row.get("turn")
+    status = "queued" if turn is None else "taken"
+    if "dropped" in row:
+        status = "withdrawn" if row["dropped"] == "input.withdrawn" else "discarded"
+    return InputStanding(input_id, status, turn, row.get("step"))
+
+
+def _time(time_ms: int | None) -> str | None:
+    return None if time_ms is None else format_time(time_ms)
 
 
 def _stored(row: tuple[Any, ...]) -> Stored:

@@ -20,10 +20,11 @@ from services.ingest.accept import CallFacts
 from services.ingest.commands import EarlierCommands
 from services.ingest.existence import ThreadRows
 from services.ingest.history import PAGE_BYTES_MAX, History, PostgresHistory
+from services.ingest.refusals import Standings
 from services.projector.generations import drop_views, migrate
-from services.projector.postgres_store import PostgresStores
+from services.projector.postgres_store import PostgresStore, PostgresStores
 from services.projector.settings import ProjectorSettings
-from services.projector.store import GenerationStore, Stores
+from services.projector.store import Generation, GenerationStore, Stores
 from services.runtime import transcripts
 from services.runtime.transcripts import PostgresTranscripts, TranscriptStore
 from tests.support.applying import applier_of
@@ -39,17 +40,24 @@ class States(StateStore, KeyStore, Protocol):
     pass
 
 
-class CommandViews(ThreadRows, EarlierCommands, Protocol):
+class CommandViews(ThreadRows, EarlierCommands, Standings, Protocol):
     async def call_facts(self, key: ThreadKey, call: str) -> CallFacts | None: ...
 
 
 class Views(Protocol):
     """One database."""
 
-    stores: Stores
-    states: States
-    transcripts: TranscriptStore
-    commands: CommandViews
+    @property
+    def stores(self) -> Stores: ...
+
+    @property
+    def states(self) -> States: ...
+
+    @property
+    def transcripts(self) -> TranscriptStore: ...
+
+    @property
+    def commands(self) -> CommandViews: ...
 
     def history(self, page_bytes_max: int = PAGE_BYTES_MAX) -> History: ...
 
@@ -96,6 +104,17 @@ class InMemory:
         self._views.is_away = False
 
 
+class _StoresToClose(PostgresStores):
+    def __init__(self, dsn: str) -> None:
+        super().__init__(dsn, ProjectorSettings())
+        self.opened: list[PostgresStore] = []
+
+    def open(self, generation: Generation) -> PostgresStore:
+        store = super().open(generation)
+        self.opened.append(store)
+        return store
+
+
 @dataclass
 class InPostgres:
     dsn: str
@@ -104,7 +123,7 @@ class InPostgres:
 
     def __post_init__(self) -> None:
         database = ingest_views.Database(self.pool, SECONDS_MAX)
-        self.stores: Stores = PostgresStores(self.dsn, ProjectorSettings())
+        self.stores = _StoresToClose(self.dsn)
         self.states: States = PostgresStates(self.pool)
         self.transcripts: TranscriptStore = PostgresTranscripts(self.pool, _sql_beside(transcripts.__file__))
         sql = _sql_beside(ingest_views.__file__)
@@ -150,9 +169,12 @@ async def in_postgres(dsn: str, server_dsn: str) -> AsyncIterator[InPostgres]:
         command_timeout_seconds=SECONDS_MAX,
         connect_timeout_seconds=SECONDS_MAX,
     )
+    views = InPostgres(dsn, server_dsn, pool)
     try:
-        yield InPostgres(dsn, server_dsn, pool)
+        yield views
     finally:
+        for store in views.stores.opened:
+            await store.close()
         pool.terminate()
 
 
