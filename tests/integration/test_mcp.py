@@ -19,10 +19,13 @@ import psutil
 import pytest
 
 from services.tool_executor.catalog import McpTools
+from services.tool_executor.hooks import Question, ToolHook
 from services.tool_executor.mcp import Backoff, McpServer
 from services.tool_executor.process import Warden
+from services.tool_executor.reconcile import Answer, answer_of
 from services.tool_executor.sandbox import Sandbox, SandboxPolicy
-from services.tool_executor.tools_file import McpServerConfig, ToolPolicy
+from services.tool_executor.tools import Toolbox
+from services.tool_executor.tools_file import McpServerConfig, ReconcileSection, ToolPolicy
 from tests.support.tool_requests import request, run, text_of
 from tests.support.waiting import eventually
 
@@ -212,6 +215,30 @@ async def test_policy_and_bound_arguments(tmp_path, sandbox, offered):
         assert text_of(end) == f"{workspace}|acme/t-1 x"
         end, _ = await run(server, request("my_where", {"cwd": "../.."}))
         assert "outside the workspace" in text_of(end)
+
+
+async def test_the_downstream_of_a_lost_call_is_asked_by_its_key(tmp_path, sandbox, offered):
+    """By a tool that the model is not offered."""
+    policies = {
+        "create_charge": ToolPolicy(effect="reconcilable", reconcile=ReconcileSection(tool="lookup_charge")),
+        "lookup_charge": ToolPolicy(enabled=False),
+    }
+    async with serving(stdio(tmp_path), sandbox, offered, policies) as server:
+        assert await server.wait_connected(CONNECT_SECONDS)
+        specs = {spec.name: spec for spec in offered.tools.entry.tools}
+        assert "lookup_charge" not in specs
+        assert specs["create_charge"].reconcile == "tool:lookup_charge"
+        toolbox = Toolbox()
+        toolbox.put(dict.fromkeys(offered.tools.server_names, server))
+        hook = ToolHook("lookup_charge", toolbox)
+        question = Question("acme", "t-1", "1.1.0", 1, "key-1", 10)
+        assert answer_of(await hook.ask(question)) == Answer("not_done")
+        end, _ = await run(toolbox, request("create_charge", cents=1200))
+        assert end.outcome == "lost"
+        answer = answer_of(await hook.ask(question))
+        assert (answer.status, answer.note) == ("done", "found by its key")
+        assert answer.result["structured"] == {"cents": 1200}
+        assert answer_of(await hook.ask(replace(question, idempotency_key="key-2"))) == Answer("not_done")
 
 
 def test_servers_die_with_an_executor_that_is_killed(tmp_path):

@@ -70,6 +70,23 @@ async def die() -> str:
 
 
 @server.tool()
+async def create_charge(cents: int, context: Context[Any, Any]) -> str:
+    """Charge, and die before saying so."""
+    meta: Any = context.request_context.meta
+    (STATE / f"charge-{meta['dev.threadlog/idempotency-key']}").write_text(str(cents))
+    os._exit(9)
+
+
+@server.tool(annotations=READ_ONLY)
+async def lookup_charge(idempotency_key: str) -> dict[str, Any]:
+    """Say what became of a charge."""
+    charge = STATE / f"charge-{idempotency_key}"
+    if not charge.exists():
+        return {"status": "not_done"}
+    return {"status": "done", "result": {"cents": int(charge.read_text())}, "note": "found by its key"}
+
+
+@server.tool()
 async def pid() -> int:
     """Say the process id."""
     return os.getpid()

@@ -1,8 +1,7 @@
 """Asking the downstream of unknown reconcilable calls: the whole executor, on a simulated log, in virtual time."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from itertools import pairwise
 from typing import Any
 
@@ -19,10 +18,11 @@ from schemas.events import (
 )
 from schemas.ids import ThreadKey, idempotency_key
 from services.tool_executor.hooks import HookFailedError, Question
+from tests.support import executor_world
 from tests.support.chosen_faults import ChosenFaults
-from tests.support.service_world import ExecutorProcess, Judged, RuntimeProcess, World, WorldOptions
+from tests.support.executor_world import LEASE, P0, begin, executor, runs, status_is, statuses
+from tests.support.service_world import ExecutorProcess, Judged, World
 from tests.support.virtual_tests import in_virtual_time
-from tests.unit.tool_executor.test_loop import LEASE, P0, Calls, begin, executor, runs, status_is, statuses
 
 TIMEOUT = 30
 """Of the ledger's tools."""
@@ -51,17 +51,8 @@ class Downstream:
         return await said() if callable(said) else said
 
 
-@asynccontextmanager
-async def world_of(seconds: float = 20, **fields: Any) -> AsyncIterator[World]:
-    calls = Calls(("reconcilable", {"seconds": seconds}))
-    world = World(calls, **{"options": WorldOptions(lease_seconds=LEASE), **fields})
-    await world.open()
-    await RuntimeProcess(world, "r1").start()
-    try:
-        yield world
-        world.check()
-    finally:
-        await world.close()
+def world_of(seconds: float = 20, **fields: Any) -> AbstractAsyncContextManager[World]:
+    return executor_world.world_of(("reconcilable", {"seconds": seconds}), **fields)
 
 
 async def asking(world: World, downstream: Downstream | None, name: str = "e2", **fields: Any) -> ExecutorProcess:

@@ -316,6 +316,23 @@ async def test_a_call_waits_for_a_source_that_is_still_to_come():
     assert (await run(toolbox, request("z")))[0].outcome == "failed"
 
 
+async def test_what_a_call_waited_is_taken_off_its_time():
+    """When it may still run is reckoned from its claim."""
+    toolbox, times = Toolbox(), []
+
+    class Timed:
+        async def run(self, wanted, emit, cancelled, /):
+            times.append(wanted.timeout_seconds)
+            return ToolEnd("succeeded", None)
+
+    toolbox.expect("late")
+    asyncio.get_running_loop().call_later(0.2, toolbox.put, {"x": Timed()}, "late")
+    await run(toolbox, request("x"))
+    await run(toolbox, request("x"))
+    assert 9 < times[0] <= 9.8
+    assert times[1] == 10
+
+
 async def test_a_source_that_does_not_come_leaves_its_calls_to_another_try():
     toolbox = Toolbox(expected_wait_seconds=0.01)
     toolbox.expect("mcp:a")

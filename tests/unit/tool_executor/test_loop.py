@@ -1,12 +1,10 @@
 """The executor's loop on a simulated log: claims, leases, rebalances, kills, limits. Tools write to a ledger."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
-from pydantic import JsonValue
 
 from schemas.codec import decode
 from schemas.config import Config
@@ -19,79 +17,21 @@ from schemas.events import (
     ToolCallStarted,
     TurnCancelRequested,
 )
-from schemas.ids import ThreadKey
+from schemas.ids import TenantId, ThreadId, ThreadKey
 from schemas.progress import Heartbeat, Quarantine, ToolOutput, decode_progress
 from schemas.topics import THREAD_PROGRESS
-from services.chassis.log import Outgoing, TopicPartition
-from services.runtime.model import AnswerItem, EmitDelta, ModelAnswer, ModelCall, ModelRequest
+from services.chassis.log import Outgoing
 from services.tool_executor import loop as executor_loop
 from services.tool_executor.tools import Emit, ToolEnd, ToolRequest
 from tests.support.chosen_faults import ChosenFaults
-from tests.support.service_world import TOPIC, ExecutorProcess, Judged, RuntimeProcess, World, WorldOptions
+from tests.support.executor_world import LEASE, P0, begin, executor, runs, status_is, statuses, world_of
+from tests.support.service_world import World, WorldOptions
 from tests.support.virtual_tests import in_virtual_time
-
-LEASE = 6
-P0 = frozenset({TopicPartition(TOPIC, 0)})
-
-
-class Calls:
-    """A model that calls these tools at once, then says that it is done."""
-
-    def __init__(self, *calls: tuple[str, dict[str, JsonValue]]) -> None:
-        self._calls = calls
-
-    async def answer(self, request: ModelRequest, emit: EmitDelta, /) -> ModelAnswer:
-        if request.items[-1]["kind"] == "tool_result":
-            return ModelAnswer([AnswerItem("text", "done")])
-        return ModelAnswer([], [ModelCall(tool, args) for tool, args in self._calls])
-
-
-@asynccontextmanager
-async def world_of(*calls: tuple[str, dict[str, JsonValue]], **fields: Any) -> AsyncIterator[World]:
-    """A runtime and a projector run; executors are the test's."""
-    world = World(Calls(*calls), **{"options": WorldOptions(lease_seconds=LEASE), **fields})
-    await world.open()
-    await RuntimeProcess(world, "r1").start()
-    try:
-        yield world
-        world.check()
-    finally:
-        await world.close()
-
-
-async def executor(world: World, name: str = "e1", **fields: Any) -> ExecutorProcess:
-    return await ExecutorProcess(world, name).start(**fields)
-
-
-async def begin(world: World, name: str = "t", config: Config | None = None) -> ThreadKey:
-    key = await world.create(name, config)
-    await world.submit(key, "i1")
-    return key
-
-
-async def runs(world: World, count: int = 1) -> None:
-    """Until so many tools have begun."""
-    await world.until(lambda: len(world.ledger.runs) >= count, 60, every=0.01)
 
 
 def progress_of(world: World, kind: type) -> list[Any]:
     records = world.broker.records(THREAD_PROGRESS.name, 0)
     return [each for each in [decode_progress(record.value) for record in records] if isinstance(each, kind)]
-
-
-def statuses(judged: Judged) -> list[str | None]:
-    """Of the first call, as they changed; its outcome in the end."""
-    seen: list[str | None] = []
-    for _, _, state in judged.records:
-        call = state.calls.get("1.1.0")
-        status = None if call is None else call.outcome or call.status
-        if status is not None and (not seen or seen[-1] != status):
-            seen.append(status)
-    return seen
-
-
-async def status_is(world: World, key: ThreadKey, status: str, seconds: float = 60) -> None:
-    await world.until(lambda: (statuses(world.of(key)) or [None])[-1] == status, seconds)
 
 
 # Claims
@@ -361,6 +301,27 @@ async def test_a_dead_executors_repeatable_call_runs_again(effect: EffectClass) 
         assert len(world.ledger.runs) == 2
         assert len({event.idempotency_key for event in judged.applied(ToolCallDispatched)}) == 1
         assert judged.state.last_outcome == "completed"
+
+
+@in_virtual_time
+async def test_attempts_are_limited() -> None:
+    """An idempotent call that takes its executor down each time: after the last attempt a person has to look."""
+    async with world_of(("idempotent", {"seconds": 20})) as world:
+        key = ThreadKey(TenantId("acme"), ThreadId("t"))
+        for number in (1, 2, 3):
+            process = await executor(world, f"e{number}")
+            if number == 1:
+                await begin(world)
+            await runs(world, number)
+            process.crash()
+        await executor(world, "e4")
+        await status_is(world, key, "unknown")
+        await asyncio.sleep(600)
+        assert statuses(world.of(key))[-1] == "unknown"
+        assert len(world.ledger.runs) == 3
+        assert [event.last for event in world.of(key).applied(ToolCallDispatched)] == [False, False, True]
+        await world.command(key, ToolCallResolved(call="1.1.0", attempt=3, decision="failed"), "resolve")
+        await world.until_rest(key)
 
 
 @in_virtual_time

@@ -61,6 +61,22 @@ async def test_timeout_terminates_then_kills_the_whole_group(tmp_path, warden):
     await eventually(lambda: not psutil.pid_exists(int(end.output.text)) or _dead(int(end.output.text)))
 
 
+async def test_a_cancel_gives_the_grace_then_kills_the_whole_group(tmp_path, warden):
+    line = "trap 'echo told' TERM; (trap '' TERM; exec sleep 300) & inner=$!; echo $inner; while true; do wait; done"
+    cancelled = asyncio.Event()
+
+    def emit(_text):
+        asyncio.get_running_loop().call_later(0.1, cancelled.set)
+
+    started = time.monotonic()
+    end = await run_process(command(line, tmp_path, grace_seconds=0.5), warden, emit, cancelled)
+    assert (end.outcome, end.exit_code) == ("cancelled", -signal.SIGKILL)
+    assert 0.5 <= time.monotonic() - started < 5
+    inner, told = end.output.text.split()
+    assert told == "told"
+    await eventually(lambda: _dead(int(inner)))
+
+
 async def test_term_gives_a_grace(tmp_path, warden):
     line = "trap 'echo tidy; exit 0' TERM; sleep 300 & wait"
     end, _ = await run(command(line, tmp_path, timeout_seconds=0.3, grace_seconds=5), warden)
