@@ -1,5 +1,5 @@
 """Where the projector keeps what it makes of the log: a port with two implementations, `projector.postgres_store` and
-the one in memory of the tests. Both pass `tests/contract/test_views.py`.
+the one in memory of the tests. Both pass `tests/contract/test_projector_store.py`.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

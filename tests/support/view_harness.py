@@ -8,8 +8,13 @@ from typing import Protocol
 from urllib.parse import urlsplit
 
 import asyncpg
+import orjson
 
+from schemas.codec import Record
 from schemas.ids import ThreadKey
+from schemas.state import NOTHING
+from schemas.thread import fold
+from schemas.topics import THREAD_EVENTS
 from services.chassis.log import Incoming
 from services.chassis.postgres import open_pool
 from services.chassis.postgres_states import PostgresStates
@@ -19,17 +24,24 @@ from services.ingest import views as ingest_views
 from services.ingest.accept import CallFacts
 from services.ingest.commands import EarlierCommands
 from services.ingest.existence import ThreadRows
+from services.ingest.frames import FoldedRecord, fact_json, folded_record
 from services.ingest.history import PAGE_BYTES_MAX, History, PostgresHistory
 from services.ingest.refusals import Standings
 from services.projector.generations import drop_views, migrate
 from services.projector.postgres_store import PostgresStore, PostgresStores
+from services.projector.projections.batch import Batch, Kept
 from services.projector.settings import ProjectorSettings
 from services.projector.store import Generation, GenerationStore, Stores
 from services.runtime import transcripts
 from services.runtime.transcripts import PostgresTranscripts, TranscriptStore
+from tests.support import histories
 from tests.support.applying import applier_of
+from tests.support.histories import KEY, plain_turn
 from tests.support.memory_views import MemoryViews
+from tests.support.views_equal import decode_incoming
+from tests.support.walks import as_read
 
+TOPIC = THREAD_EVENTS.name
 CLUSTER = "cluster"
 HOME = 3
 """The partition of every key."""
@@ -180,3 +192,44 @@ async def in_postgres(dsn: str, server_dsn: str) -> AsyncIterator[InPostgres]:
 
 def _sql_beside(module: str) -> SqlFiles:
     return SqlFiles(Path(module).with_name("sql"))
+
+
+# Records, and what is shown of them
+
+
+def read_of(*given: histories.History, partition: int = HOME) -> list[Incoming]:
+    """As one partition has them: one after the other, without gaps."""
+    records = [record for history in given for record in as_read(history, partition)]
+    return [record._replace(offset=offset) for offset, record in enumerate(records)]
+
+
+def a_turn() -> list[Incoming]:
+    return read_of(plain_turn(histories.History()))
+
+
+def batch_of(records: Sequence[Incoming], known: dict[ThreadKey, Kept] | None = None, partition: int = HOME) -> Batch:
+    batch = Batch(TOPIC, known or {}, lambda _: partition, dead_letter_bytes_max=1_000)
+    for incoming in records:
+        batch.take(incoming, decode_incoming(incoming))
+    batch.finish()
+    return batch
+
+
+def folded(records: Sequence[Incoming]) -> list[object]:
+    """One thread's records as the live side shows them."""
+    state, shown = NOTHING, []
+    for seq, incoming in enumerate(records, start=1):
+        record = decode_incoming(incoming)
+        assert isinstance(record, Record)
+        state, verdict = fold(state, record)
+        shown.append(folded_record(record, incoming.value, seq, verdict, incoming.partition))
+    return as_told(shown)
+
+
+def as_told(records: Sequence[FoldedRecord]) -> list[object]:
+    """As a client reads them: the order of keys, and spaces, are Postgres'."""
+    return [orjson.loads(fact_json(record)) for record in records]
+
+
+async def told(history: History, key: ThreadKey = KEY) -> list[object]:
+    return as_told(await history.page(key, 0, 1_000, 1_000))
