@@ -23,7 +23,7 @@ $(INSTALLED): requirements/dev.txt pyproject.toml
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
 
-demo: $(INSTALLED) ## an agent fixes a failing test while its services are killed; MODEL=openai:NAME takes a real model
+demo: $(INSTALLED) ## an agent fixes a failing test while its services are killed and people step in; MODEL=openai:NAME takes a real model
 	$(BIN)/python -m services.cli.demo $(if $(MODEL),--model $(MODEL))
 
 demo-model: $(INSTALLED) $(DEMO_MODEL)/.installed ## a session with a small language model on this machine; the first time it compiles llama.cpp, for minutes

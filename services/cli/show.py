@@ -12,7 +12,7 @@ HASH: Final = re.compile(r"=[0-9a-f]{64}$")
 """What no person reads."""
 LINE_CHARACTERS_MAX: Final = 160
 RESULT_LINES_MAX: Final = 6
-LOST: Final = " (it is run again where that is safe; else it is unknown whether it ran, and a person settles it)"
+LOST: Final = " (run again where that is safe; else unknown, until somebody settles it)"
 
 SETTLED_BY_PEOPLE: Final = frozenset(
     {"tool_call.approved", "tool_call.denied", "tool_call.approval_expired", "tool_call.resolved"}

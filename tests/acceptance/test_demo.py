@@ -14,7 +14,7 @@ import pytest
 
 SECONDS_MAX = 180
 MARK = "DEMO_TEST_MARK"
-CHECKS = 8
+CHECKS = 11
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ async def test_the_demo_holds_and_leaves_nothing(temporary: Path) -> None:
     said = output.decode()
     assert process.returncode == 0, said
     assert said.count("\n✓ ") == CHECKS, said
-    assert said.count("kill -9") == 2
+    assert said.count("kill -9") == 3
     assert files_in(temporary) == []
     assert processes_with(mark, str(temporary)) == []
 

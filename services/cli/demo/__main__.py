@@ -1,4 +1,4 @@
-"""`make demo`: an agent fixes a failing test while its services are killed; then everything is checked."""
+"""`make demo`: an agent fixes a failing test while its services are killed and people step in; then all is checked."""
 
 import asyncio
 import contextlib
@@ -17,7 +17,9 @@ from services.chassis.kafka import KafkaLog
 from services.chassis.log import TopicPartition
 from services.cli.demo.evidence import Checksums, Evidence, findings
 from services.cli.demo.findings import holding, table
+from services.cli.demo.people import NAME, SecondPerson
 from services.cli.demo.records import logged_records
+from services.cli.demo.releases import TOOL, URL_VARIABLE, Releases, releases
 from services.cli.demo.repository import make_repository, run_tests
 from services.cli.demo.stage import LOOK_SECONDS, TENANT, DemoError, Screen, Stage, run, stage
 from services.cli.demo.story import Director, Moments, Watcher
@@ -29,25 +31,27 @@ from services.projector.settings import ProjectorSettings
 
 HERE: Final = Path(__file__).parent
 REPOSITORY: Final = "shop"
-TOOLS: Final = ["git_log", "git_status", "git_diff_unstaged", "shell", "read_file", "apply_patch"]
-INPUT: Final = "A test of this repository fails. Find out why, repair the code, and show that all tests pass."
+TOOLS: Final = ["git_log", "git_status", "git_diff_unstaged", "shell", "read_file", "apply_patch", TOOL]
+INPUT: Final = "A test of this repository fails. Find out why, repair the code, show that it passes, and publish 1.0.1."
 INSTRUCTIONS: Final = (
     "You are a programmer. The working directory is a git repository of Python code; its tests run with "
     "`python3 -m unittest`. Say in one sentence what you do before each step. Look around with the git tools, run the "
-    "tests, change code with apply_patch, never the tests, run the tests again, look at your diff, then say what was "
-    "wrong and what you changed."
+    "tests, change code with apply_patch, never the tests, run the tests again, look at your diff, publish the version "
+    "once, then say what was wrong and what you changed."
 )
 SCRIPTED: Final = "scripted"
-MOMENTS: Final = {True: Moments(3, 3, 5), False: Moments(2, 2, 3)}
+MOMENTS: Final = {True: Moments(3, 3, 6, 3), False: Moments(2, 2, 3, 3)}
 """Of the script; of a model of which nobody knows how many steps it will take."""
 TURN_SECONDS: Final = {True: 100.0, False: 900.0}
 VIEWS_SECONDS: Final = 60.0
+LEASE_SECONDS: Final = 5
+"""Short, so that nobody waits for long until a call counts as lost."""
 
 
 def main(
     model: Annotated[str, typer.Option(help="A model string of pydantic-ai, such as openai:NAME.")] = SCRIPTED,
 ) -> None:
-    """An agent fixes a failing test while its services are killed. Exit status 0 only if all checks hold."""
+    """An agent fixes a failing test while its services are killed and people step in. Exit status 0 only if all holds."""
     if shutil.which("git") is None:
         sys.exit("The demo needs git: its agent works on a git repository.")
     run(demo(model))
@@ -58,21 +62,23 @@ async def demo(model: str) -> bool:
     own = {
         "THREADLOG_RUNTIME_SCRIPT": str(HERE / "script.yaml"),
         "THREADLOG_EXECUTOR_TOOLS_FILE": str(HERE / "tools.yaml"),
+        "THREADLOG_EXECUTOR_LEASE_SECONDS": str(LEASE_SECONDS),
     }
-    async with stage(screen, own) as on:
-        evidence = await play(on, screen, model)
+    async with releases() as outside, stage(screen, {**own, URL_VARIABLE: outside.url}) as on:
+        evidence = await play(on, outside, screen, model)
     evidence.seconds = screen.seconds
     found = findings(evidence)
     screen.write(table(found))
     return holding(found)
 
 
-async def play(on: Stage, screen: Screen, model: str) -> Evidence:
+async def play(on: Stage, outside: Releases, screen: Screen, model: str) -> Evidence:
     await on.wait_for_tools(TOOLS)
     config: JsonObject = {
         "model": model,
         "instructions": INSTRUCTIONS,
         "tools": [*TOOLS],
+        "tool_policies": {TOOL: {"approval": "always"}},
         "environment": {"cwd": REPOSITORY},
     }
     async with on.client() as client:
@@ -81,24 +87,32 @@ async def play(on: Stage, screen: Screen, model: str) -> Evidence:
     await asyncio.to_thread(make_repository, repository)
     evidence = Evidence(model == SCRIPTED, tests_before=await asyncio.to_thread(run_tests, repository))
     screen.tell(f"a git repository with a failing test is in the workspace of thread {thread}")
-    await _session(on, screen, thread, evidence)
+    await _session(on, outside, screen, thread, evidence)
     evidence.tests_after = await asyncio.to_thread(run_tests, repository)
     evidence.shell_runs = _lines(repository.parent / "ran")
+    evidence.released = [release.key for release in outside.read()]
     evidence.log = await logged_records(on.log, ThreadKey(TenantId(TENANT), ThreadId(thread)))
     await _rebuild(on, screen, evidence)
     return evidence
 
 
-async def _session(on: Stage, screen: Screen, thread: str, evidence: Evidence) -> None:
+async def _session(on: Stage, outside: Releases, screen: Screen, thread: str, evidence: Evidence) -> None:
     moments = MOMENTS[evidence.is_scripted]
     seconds = TURN_SECONDS[evidence.is_scripted]
     screen.tell(f"input: {INPUT}")
     try:
-        async with on.client() as watching, on.client() as directing, asyncio.timeout(seconds):
+        async with (
+            on.client() as watching,
+            on.client() as directing,
+            on.client(NAME) as other,
+            asyncio.timeout(seconds),
+        ):
             watcher = Watcher(watching, screen, evidence, moments)
-            director = Director(directing, on.supervisor, screen, evidence, moments)
+            director = Director(directing, on.supervisor, outside, screen, evidence, moments)
+            second_person = SecondPerson(other, directing, outside, screen, evidence, moments.second_person_steers)
             async with asyncio.TaskGroup() as group:
                 group.create_task(director.direct(thread))
+                group.create_task(second_person.take_part(thread))
                 group.create_task(watcher.watch(thread))
                 await watching.submit(thread, INPUT)
     except TimeoutError:

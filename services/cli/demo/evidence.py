@@ -8,11 +8,15 @@ from typing import Final, NamedTuple, TypeVar
 from schemas.codec import Record
 from schemas.events import (
     Event,
+    InputSubmitted,
     StepFinished,
     StepStarted,
+    ToolCallApprovalRequested,
+    ToolCallApproved,
     ToolCallDispatched,
     ToolCallFinished,
     ToolCallLost,
+    ToolCallResolved,
     ToolCallStarted,
     TurnEnded,
 )
@@ -21,6 +25,7 @@ from services.cli.demo.findings import Finding
 from services.cli.demo.repository import UnittestRun
 
 SECONDS_MAX: Final = 120.0
+SECOND_PERSON: Final = "user:bob"
 
 Checksums = Mapping[str, tuple[int, str]]
 """Rows and a checksum over all of their columns, by view."""
@@ -60,6 +65,18 @@ class Evidence:
     connections: int = 0
     """Of the watching client."""
     kills: list[Kill] = field(default_factory=list)
+    """While a model answered."""
+    interrupted: str | None = None
+    """The idempotency key of the call in the midst of which the tool-executor was killed."""
+    steering: str | None = None
+    """The input by which a second person steered the turn."""
+    approvals_listed: list[str] = field(default_factory=list)
+    """The calls that the API listed as waiting, before the second person decided."""
+    told_of_decisions: dict[str, str] = field(default_factory=dict)
+    """By call, who had decided, as the first person was told who came later."""
+    unknown_listed: list[str] = field(default_factory=list)
+    released: Sequence[str] = ()
+    """The idempotency keys in the ledger of the releases, outside of all this."""
     log: Sequence[Logged] = ()
     shell_runs: Sequence[str] = ()
     """The idempotency keys that the script's shell commands wrote down."""
@@ -69,8 +86,14 @@ class Evidence:
 
     def applied(self, kind: type[EventT]) -> list[EventT]:
         """What took effect, as the fold of the log has it."""
+        return [data for _, data, _ in self.applied_at(kind)]
+
+    def applied_at(self, kind: type[EventT]) -> list[tuple[int, EventT, str]]:
+        """With its seq, and who did it."""
         return [
-            each.record.data for each in self.log if each.effect == "applied" and isinstance(each.record.data, kind)
+            (each.seq, each.record.data, each.record.actor)
+            for each in self.log
+            if each.effect == "applied" and isinstance(each.record.data, kind)
         ]
 
 
@@ -82,6 +105,9 @@ def findings(evidence: Evidence) -> list[Finding]:
         _calls(evidence),
         _runtime(evidence),
         _executor(evidence),
+        _steering(evidence),
+        _approval(evidence),
+        _unknown(evidence),
         _views(evidence),
         _seconds(evidence),
     ]
@@ -115,9 +141,11 @@ def _calls(evidence: Evidence) -> Finding:
     tools = {data.call: data.tool for data in evidence.applied(ToolCallDispatched)}
     starts = Counter([data.call for data in evidence.applied(ToolCallStarted)])
     ends = Counter([data.call for data in evidence.applied(ToolCallFinished)])
-    lost = len(evidence.applied(ToolCallLost))
-    found = f"{len(tools)} calls: {starts.total()} started, {ends.total()} finished, {lost} lost"
-    holds = bool(tools) and starts == ends == dict.fromkeys(tools, 1) and not lost
+    settled = Counter([data.call for data in evidence.applied(ToolCallResolved)])
+    lost = [data.call for data in evidence.applied(ToolCallLost)]
+    found = f"{len(tools)} calls: {starts.total()} started, {ends.total()} finished, {len(lost)} lost"
+    holds = bool(tools) and starts == ends + settled == dict.fromkeys(tools, 1) and lost == list(settled)
+    holds = holds and set(lost) <= {_interrupted_call(evidence)}
     if evidence.is_scripted:
         runs, shells = evidence.shell_runs, list(tools.values()).count("shell")
         found += f"; {len(runs)} marks left by {shells} shell commands"
@@ -144,12 +172,68 @@ def _executor(evidence: Evidence) -> Finding:
     if step is None:
         return Finding(claim, "the turn was too short for it", _not_brought_about(evidence))
     before, after = set[str](), set[str]()
+    interrupted = _interrupted_call(evidence)
     for data in evidence.applied(ToolCallStarted):
         (before if _step_of(data.call) < step else after).add(data.executor)
+        if data.call == interrupted:
+            break  # which the next one did not survive either
     if not after:
         return Finding(claim, f"in step {step}, and no call came after it", _not_brought_about(evidence))
     found = f"step {step}: calls before it were run by {' and '.join(before)}, later ones by {' and '.join(after)}"
     return Finding(claim, found, len(before) == len(after) == 1 and before.isdisjoint(after))
+
+
+def _steering(evidence: Evidence) -> Finding:
+    claim = "the open turn was steered"
+    if evidence.steering is None:
+        return Finding(claim, "the turn was too short for it", _not_brought_about(evidence))
+    said_at = [seq for seq, data, _ in evidence.applied_at(InputSubmitted) if data.input == evidence.steering]
+    steps = [(seq, data) for seq, data, _ in evidence.applied_at(StepStarted) if data.attempt == 1]
+    taken = [(seq, data) for seq, data in steps if evidence.steering in data.inputs]
+    if said_at and not taken and steps and steps[-1][0] < said_at[0]:
+        return Finding(claim, "it was said in the turn's last step", _not_brought_about(evidence))
+    if not said_at or len(taken) != 1:
+        return Finding(claim, f"{len(said_at)} times said, {len(taken)} times taken", False)
+    at, step = taken[0]
+    between = [data.step for seq, data in steps if said_at[0] < seq < at]
+    found = f"submitted at seq {said_at[0]}, taken at seq {at} by turn {step.turn}, step {step.step}"
+    return Finding(claim, found, said_at[0] < at and not between)
+
+
+def _approval(evidence: Evidence) -> Finding:
+    claim = "a call waited for a person's approval"
+    asked = {data.call: seq for seq, data, _ in evidence.applied_at(ToolCallApprovalRequested)}
+    if not asked:
+        return Finding(claim, "no call needed one", _not_brought_about(evidence))
+    approved = {data.call: (seq, data.by, actor) for seq, data, actor in evidence.applied_at(ToolCallApproved)}
+    dispatched = {data.call: seq for seq, data, _ in evidence.applied_at(ToolCallDispatched)}
+    told, holds = [], asked.keys() <= set(evidence.approvals_listed)
+    for call, asked_at in asked.items():
+        at, by, actor = approved.get(call, (0, "nobody", ""))
+        told.append(f"{call} approved by {by}; who came later was told so")
+        holds = holds and by == actor == evidence.told_of_decisions.get(call) == SECOND_PERSON
+        holds = holds and asked_at < at < dispatched.get(call, 0)
+    return Finding(claim, "; ".join(told), holds)
+
+
+def _unknown(evidence: Evidence) -> Finding:
+    claim = "an unknown outcome was settled by a person"
+    call = _interrupted_call(evidence)
+    if call is None:
+        return Finding(claim, "no call was interrupted", _not_brought_about(evidence))
+    lost = [data.call for data in evidence.applied(ToolCallLost)]
+    settled = [(data, actor) for _, data, actor in evidence.applied_at(ToolCallResolved) if data.call == call]
+    effects = list(evidence.released).count(str(evidence.interrupted))
+    told = ", ".join([f"{data.decision} by {actor}" for data, actor in settled])
+    found = f"{call} was lost in its midst; settled as {told or 'nothing'}; {effects} such release in the ledger"
+    holds = lost.count(call) == evidence.unknown_listed.count(call) == effects == 1
+    holds = holds and [(data.decision, actor) for data, actor in settled] == [("succeeded", SECOND_PERSON)]
+    return Finding(claim, found, holds)
+
+
+def _interrupted_call(evidence: Evidence) -> str | None:
+    dispatched = evidence.applied(ToolCallDispatched)
+    return next((data.call for data in dispatched if data.idempotency_key == evidence.interrupted), None)
 
 
 def _views(evidence: Evidence) -> Finding:

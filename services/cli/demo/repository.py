@@ -43,9 +43,14 @@ class TotalTest(unittest.TestCase):
     def test_a_discount_counts_every_cent(self):
         self.assertEqual(total([1999], discount_percent=10), 1799)
 """
+CHANGES: Final = """\
+# Changes
+
+- Add prices up
+"""
 COMMITS: Final[tuple[tuple[str, Mapping[str, str]], ...]] = (
-    ("Add up prices", {"prices.py": PRICES}),
-    ("Take a discount off", {"prices.py": PRICES_WITH_DISCOUNT}),
+    ("Add prices up", {"prices.py": PRICES, "CHANGELOG.md": CHANGES}),
+    ("Take a discount off", {"prices.py": PRICES_WITH_DISCOUNT, "CHANGELOG.md": CHANGES + "- Take a discount off\n"}),
     ("Test totals", {"test_prices.py": TESTS, ".gitignore": "__pycache__/\n"}),
 )
 

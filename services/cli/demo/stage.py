@@ -23,6 +23,7 @@ from services.cli.supervisor import SERVICES, Supervisor
 from services.client.client import ClientError, ThreadlogClient
 
 TENANT: Final = "demo"
+FIRST_PERSON: Final = "ada"
 CATALOG_SECONDS: Final = 60.0
 LOOK_SECONDS: Final = 0.1
 RESULT_LINES_MAX: Final = 12
@@ -61,8 +62,8 @@ class Stage:
     workspaces: Path
     url: str
 
-    def client(self) -> ThreadlogClient:
-        return ThreadlogClient(self.url, tenant=TENANT)
+    def client(self, person: str = FIRST_PERSON) -> ThreadlogClient:
+        return ThreadlogClient(self.url, tenant=TENANT, subject=person)
 
     async def wait_for_tools(self, tools: list[str]) -> None:
         """An MCP server takes a moment to start; a model that is asked before sees none of its tools."""

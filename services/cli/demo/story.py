@@ -1,10 +1,11 @@
-"""Who does what during the session: one client watches and shows it, a director kills services at set moments."""
+"""One client watches the session and shows it, a director kills services at set moments."""
 
 import asyncio
 from contextlib import aclosing
 from typing import Final, NamedTuple
 
 from services.cli.demo.evidence import Evidence, Kill, Seen
+from services.cli.demo.releases import TOOL, Releases
 from services.cli.demo.stage import Screen
 from services.cli.supervisor import Supervisor
 from services.client.client import ThreadlogClient
@@ -20,6 +21,7 @@ class Moments(NamedTuple):
     runtime_dies: int
     client_leaves: int
     executor_dies: int
+    second_person_steers: int
 
 
 class Watcher:
@@ -67,10 +69,17 @@ class Director:
     """Follows the session on a connection of its own, and kills by what it sees."""
 
     def __init__(
-        self, client: ThreadlogClient, supervisor: Supervisor, screen: Screen, evidence: Evidence, moments: Moments
+        self,
+        client: ThreadlogClient,
+        supervisor: Supervisor,
+        releases: Releases,
+        screen: Screen,
+        evidence: Evidence,
+        moments: Moments,
     ) -> None:
         self._client = client
         self._supervisor = supervisor
+        self._releases = releases
         self._evidence = evidence
         self._moments = moments
         self._screen = screen
@@ -80,16 +89,26 @@ class Director:
     async def direct(self, thread: str) -> None:
         """Until the turn has ended and whatever was killed is back."""
         async with asyncio.TaskGroup() as returns, aclosing(self._client.follow(thread, until_turn_end=True)) as events:
+            interrupting = returns.create_task(self._interrupt_the_release())
             async for event in events:
                 service = self._victim(event)
                 if service is not None:
                     step = int(str(event.data["step"]))
-                    process = self._supervisor.kill(service)
                     self._evidence.kills.append(Kill(service, step))
-                    self._screen.tell(
-                        f"kill -9 {process}: the {service} is gone, while the model answers in step {step}"
-                    )
+                    self._kill(service, f"while the model answers in step {step}")
                     returns.create_task(self._wait_back(service))
+            if not self._releases.published.is_set():
+                interrupting.cancel()
+
+    async def _interrupt_the_release(self) -> None:
+        await self._releases.published.wait()
+        self._evidence.interrupted = self._releases.read()[0].key
+        self._kill("tool-executor", f"in the middle of {TOOL}, which took effect and has not answered")
+        await self._wait_back("tool-executor")
+
+    def _kill(self, service: str, moment: str) -> None:
+        process = self._supervisor.kill(service)
+        self._screen.tell(f"kill -9 {process}: the {service} is gone, {moment}")
 
     def _victim(self, event: Fact | Live) -> str | None:
         killed = {kill.service for kill in self._evidence.kills}
@@ -100,7 +119,8 @@ class Director:
             speaks = self._words == WORDS_BEFORE_KILL
             starts = isinstance(event, Fact) and event.kind == "step.started" and _step(event) > first
             return "runtime" if speaks or starts else None
-        if "tool-executor" not in killed and isinstance(event, Fact) and event.applied:
+        has_died = "tool-executor" in killed or self._releases.published.is_set()
+        if not has_died and isinstance(event, Fact) and event.applied:
             # A step starts when every call is settled, and the next call comes out of this step.
             is_between = event.kind == "step.started" and _step(event) >= self._moments.executor_dies
             is_new = is_between and all(_step(event) > kill.step for kill in self._evidence.kills)

@@ -10,16 +10,21 @@ from schemas.events import (
     Confirmed,
     Context,
     Event,
+    InputSubmitted,
     StepFinished,
     StepStarted,
+    TextItem,
+    ToolCallApprovalRequested,
+    ToolCallApproved,
     ToolCallDispatched,
     ToolCallFinished,
     ToolCallLost,
+    ToolCallResolved,
     ToolCallStarted,
     TurnEnded,
 )
 from schemas.ids import TenantId, ThreadId, ThreadKey
-from services.cli.demo.evidence import Evidence, Kill, Logged, Seen, findings
+from services.cli.demo.evidence import SECOND_PERSON, Evidence, Kill, Logged, Seen, findings
 from services.cli.demo.findings import holding, table
 from services.cli.demo.repository import UnittestRun
 
@@ -31,12 +36,13 @@ PASSED = UnittestRun(0, "…\n\nOK\n")
 Break = Callable[[Evidence], Evidence]
 
 
-def step(number: int, attempt: int = 1) -> StepStarted:
+def step(number: int, attempt: int = 1, *inputs: str) -> StepStarted:
     return StepStarted(
         turn=1,
         step=number,
         attempt=attempt,
         follows=HASH,
+        inputs=inputs,
         context=Context(confirmed_seq=1, items=1, hash=HASH),
         model="scripted",
         tools_hash=HASH,
@@ -48,13 +54,13 @@ def answer(number: int, attempt: int = 1) -> StepFinished:
     return StepFinished(turn=1, step=number, attempt=attempt, started=HASH, items=(), stop_reason="stop")
 
 
-def call(name: str, executor: str) -> list[Event]:
+def call(name: str, executor: str, tool: str = "shell") -> list[Event]:
     return [
         ToolCallDispatched(
             call=name,
             attempt=1,
             call_hash=HASH,
-            tool="shell",
+            tool=tool,
             pool="default",
             args={},
             effect="unsafe",
@@ -68,18 +74,30 @@ def call(name: str, executor: str) -> list[Event]:
     ]
 
 
+STEERING = InputSubmitted(input="said", items=(TextItem(text="that, too"),), mode="steer", expected_turn=1)
+REQUESTED = ToolCallApprovalRequested(call="1.4.0", call_hash=HASH, reason="policy")
+APPROVED = ToolCallApproved(call="1.4.0", call_hash=HASH, by=SECOND_PERSON)
+LOST = ToolCallLost(call="1.4.0", attempt=1, claim="1.4.0", evidence="e")
+RESOLVED = ToolCallResolved(call="1.4.0", attempt=1, decision="succeeded", note="it is there")
+INTERRUPTED = [REQUESTED, APPROVED, *call("1.4.0", "0/b", "publish_release")[:2], LOST, RESOLVED]
 END = TurnEnded(turn=1, follows=HASH, outcome="completed", confirmed=Confirmed(seq=1, chain=HASH))
 EVENTS: list[Event] = [
     *(step(1), answer(1), *call("1.1.0", "0/a")),
-    *(step(2), step(2, 2), answer(2, 2)),
-    *(step(3), answer(3), *call("1.3.0", "0/b")),
-    END,
+    *(step(2), STEERING, step(2, 2), answer(2, 2)),
+    *(step(3, 1, "said"), answer(3), *call("1.3.0", "0/b")),
+    *(step(4), answer(4), *INTERRUPTED),
+    *(step(5), answer(5), END),
 ]
 
 
 def logged(events: list[Event]) -> list[Logged]:
-    records = [encode(KEY, event, source="s", actor="service:s", time_ms=1).record for event in events]
+    records = [encode(KEY, event, source="s", actor=actor_of(event), time_ms=1).record for event in events]
     return [Logged(seq, record, "applied") for seq, record in enumerate(records, start=1)]
+
+
+def actor_of(event: Event) -> str:
+    is_of_people = isinstance(event, InputSubmitted | ToolCallApproved | ToolCallResolved)
+    return SECOND_PERSON if is_of_people else "service:s"
 
 
 def happened(events: list[Event] | None = None) -> Evidence:
@@ -91,6 +109,12 @@ def happened(events: list[Event] | None = None) -> Evidence:
         seen=[Seen(each.seq, str(each.record.id), each.effect) for each in log],
         connections=2,
         kills=[Kill("runtime", 2), Kill("tool-executor", 3)],
+        interrupted="1.4.0",
+        steering="said",
+        approvals_listed=["1.4.0"],
+        told_of_decisions={"1.4.0": SECOND_PERSON},
+        unknown_listed=["1.4.0"],
+        released=["1.4.0"],
         log=log,
         shell_runs=["1.1.0", "1.3.0"],
         views_before={"events": (13, "x")},
@@ -102,6 +126,15 @@ def happened(events: list[Event] | None = None) -> Evidence:
 def without(*events: Event) -> list[Event]:
     return [event for event in EVENTS if event not in events]
 
+
+def exchanged(*pairs: Event) -> list[Event]:
+    """Each of the first, third … is the next one instead."""
+    instead = list(zip(pairs[::2], pairs[1::2], strict=True))
+    return [next((new for old, new in instead if old == event), event) for event in EVENTS]
+
+
+APPROVAL = "a call waited for a person's approval"
+UNKNOWN = "an unknown outcome was settled by a person"
 
 BROKEN: list[tuple[str, Break]] = [
     ("the turn completed", lambda _: happened([*without(END), END.model_copy(update={"outcome": "failed"})])),
@@ -124,6 +157,22 @@ BROKEN: list[tuple[str, Break]] = [
         "the tool-executor died between two calls",
         lambda good: replace(good, kills=[good.kills[0], Kill("tool-executor", 1)]),
     ),
+    ("the open turn was steered", lambda good: replace(good, steering=None)),
+    ("the open turn was steered", lambda _: happened(exchanged(step(3, 1, "said"), step(3)))),
+    ("the open turn was steered", lambda _: happened(exchanged(step(4), step(4, 1, "said")))),
+    (
+        "the open turn was steered",
+        lambda _: happened([*exchanged(step(3, 1, "said"), step(3), step(4), step(4, 1, "said"))]),
+    ),
+    (APPROVAL, lambda good: replace(good, approvals_listed=[])),
+    (APPROVAL, lambda good: replace(good, told_of_decisions={})),
+    (APPROVAL, lambda _: happened(without(REQUESTED))),
+    (APPROVAL, lambda _: happened(exchanged(APPROVED, APPROVED.model_copy(update={"by": "policy:never"})))),
+    (APPROVAL, lambda _: happened([*without(APPROVED), APPROVED])),
+    (UNKNOWN, lambda good: replace(good, unknown_listed=[])),
+    (UNKNOWN, lambda good: replace(good, released=[])),
+    (UNKNOWN, lambda good: replace(good, released=["1.4.0", "1.4.0"])),
+    (UNKNOWN, lambda _: happened(exchanged(RESOLVED, RESOLVED.model_copy(update={"decision": "failed"})))),
     ("dropped and rebuilt, the views are equal", lambda good: replace(good, views_after={"events": (13, "y")})),
     ("dropped and rebuilt, the views are equal", lambda good: replace(good, views_after={})),
     ("seconds", lambda good: replace(good, seconds=120.0)),
@@ -147,7 +196,11 @@ def test_a_claim_fails(claim: str, broken: Break):
 
 def test_what_a_real_model_did_not_bring_about_is_not_held_against_it():
     evidence = replace(happened(), is_scripted=False, kills=[], connections=1, shell_runs=[], seconds=500.0)
+    evidence = replace(
+        evidence, steering=None, interrupted=None, log=logged([step(1), answer(1), *call("1.1.0", "0/a"), END])
+    )
+    evidence = replace(evidence, seen=[Seen(each.seq, str(each.record.id), each.effect) for each in evidence.log])
     found = findings(evidence)
     assert holding(found)
-    assert sum(finding.holds is None for finding in found) == 4
+    assert sum(finding.holds is None for finding in found) == 7
     assert "not put to the test" in table(found)
