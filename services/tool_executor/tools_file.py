@@ -118,7 +118,8 @@ class ClientTool(_Section):
     input_schema: dict[str, JsonValue] = {"type": "object", "properties": {}}
     effect: Literal["pure", "idempotent", "unsafe"] = "unsafe"
     parallel: bool = False
-    timeout_seconds: float = Field(default=3_600, gt=0, le=2_592_000)
+    timeout_seconds: float = Field(default=120, gt=0, le=2_592_000)
+    """Once the backend has the call. It may be away for THREADLOG_RUNTIME_CLIENT_TOOL_SECONDS besides."""
     max_attempts: int = Field(default=3, ge=1, le=100)
 
     @field_validator("input_schema")

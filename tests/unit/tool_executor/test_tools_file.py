@@ -1,3 +1,7 @@
+import json
+import os
+import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -34,6 +38,44 @@ def test_the_example_in_its_docstring_is_valid():
         3_600,
     )
     assert file.sandbox.profile_widest == "workspace-write"
+
+
+def examples(language: str) -> list[str]:
+    """Fenced blocks of docs/tools.md."""
+    text = (Path(__file__).parents[3] / "docs" / "tools.md").read_text()
+    return re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
+
+
+def test_the_examples_in_its_documentation_are_valid():
+    environ = {"PAYMENTS_TOKEN": "a", "PARCELS_TOKEN": "b"}
+    files = [
+        # A policy may name the tool of an MCP server that is another example's.
+        parse_tools_file(text if "mcp:" in text else f"{text}mcp: {{other: {{command: x}}}}", "tools.yaml", environ)
+        for text in examples("yaml")
+    ]
+    assert len(files) == 3
+    assert str(files[0].tools["create_charge"].reconcile) == "tool:lookup_charge"
+    assert files[1].tools["send_parcel"].reconcile.env == {"PARCELS_TOKEN": "b"}
+    assert files[2].client_tools["ask_customer"].timeout_seconds == 600
+    (program,) = examples("python")
+    compile(program, "docs/tools.md", "exec")
+
+
+@pytest.mark.parametrize(
+    ("charges", "answer"),
+    [("[]", {"status": "not_done"}), ('[{"id": 1}]', {"status": "done", "result": [{"id": 1}]}), (None, None)],
+)
+def test_the_command_in_its_documentation_answers(tmp_path: Path, charges, answer):
+    (script,) = examples("sh")
+    hook, cli = tmp_path / "check-charge", tmp_path / "payments"
+    hook.write_text(script)
+    cli.write_text("#!/bin/sh\nexit 7\n" if charges is None else f"#!/bin/sh\n[ $4 = key-1 ] && echo '{charges}'\n")
+    hook.chmod(0o755)
+    cli.chmod(0o755)
+    environment = {"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
+    ran = subprocess.run([hook, "key-1"], env=environment, capture_output=True, text=True, check=False)
+    assert (ran.returncode == 0) == (answer is not None)
+    assert answer is None or json.loads(ran.stdout) == answer
 
 
 def test_variables_are_filled_in():
