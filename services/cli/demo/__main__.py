@@ -51,7 +51,7 @@ LEASE_SECONDS: Final = 5
 def main(
     model: Annotated[str, typer.Option(help="A model string of pydantic-ai, such as openai:NAME.")] = SCRIPTED,
 ) -> None:
-    """An agent fixes a failing test while its services are killed and people step in. Exit status 0 only if all holds."""
+    """An agent fixes a failing test while services are killed and people step in. Exit status 0 only if all holds."""
     if shutil.which("git") is None:
         sys.exit("The demo needs git: its agent works on a git repository.")
     run(demo(model))
