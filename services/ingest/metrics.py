@@ -28,6 +28,12 @@ class IngestMetrics:
     """Commands whose effect was not known in time."""
     lookups_skipped: Counter
     """Commands with an Idempotency-Key that were not looked for in the views, because the database was away."""
+    stuck_threads: Gauge
+    """Threads that make no progress though they should, by reason. Of all tenants, by the last look of this process."""
+    partitions_without_owner: Gauge
+    """Partitions of thread-events that no member of the group reads, by group."""
+    ops_sources_failed: Counter
+    """Views, broker or thread-progress could not be asked for what is stuck."""
 
     @classmethod
     def build(cls, registry: CollectorRegistry) -> "IngestMetrics":
@@ -56,6 +62,15 @@ class IngestMetrics:
             ),
             lookups_skipped=Counter(
                 "threadlog_ingest_lookups_skipped", "Idempotency-Keys that were not looked up.", registry=registry
+            ),
+            stuck_threads=Gauge(
+                "threadlog_stuck_threads", "Threads that should make progress.", ["reason"], registry=registry
+            ),
+            partitions_without_owner=Gauge(
+                "threadlog_partitions_without_owner", "Partitions that nobody reads.", ["group"], registry=registry
+            ),
+            ops_sources_failed=Counter(
+                "threadlog_ops_sources_failed", "Sources that could not be asked.", registry=registry
             ),
         )
 

@@ -95,6 +95,23 @@ class IngestSettings(Settings):
     """Records that one of them reads, of any thread, before the stream is refused because the views are behind."""
     ingest_live_catch_up_seconds: float = Field(default=15, gt=0)
 
+    ops_stuck_seconds: int = Field(default=300, ge=1)
+    """A thread for which a service should act and that has shown nothing for so long is listed as stuck."""
+    ops_step_seconds: int = Field(default=900, ge=1)
+    """How long an open step may show nothing. Longer than THREADLOG_RUNTIME_MODEL_TIMEOUT_SECONDS."""
+    ops_candidates_max: int = Field(default=5_000, ge=1)
+    """Quiet threads that are looked at when somebody asks what is stuck."""
+    ops_threads_max: int = Field(default=500, ge=1)
+    """Threads that are listed as stuck."""
+    ops_progress_records_max: int = Field(default=2_000, ge=1)
+    """Newest records of each partition of thread-progress that are read for reports of threads that were set aside."""
+    ops_look_seconds: float = Field(default=10, gt=0)
+    """How long the views, thread-progress and the broker, one after the other, may take to be asked."""
+    ops_fresh_seconds: float = Field(default=5, ge=0)
+    """What was found is told again to whoever asks within this time."""
+    ops_refresh_seconds: float = Field(default=60, gt=0)
+    """How often the metrics of what is stuck are brought up to date."""
+
 
 def require_safe(settings: IngestSettings) -> None:
     """Raises UnsafeSettingsError."""

@@ -19,6 +19,7 @@ import structlog
 from schemas.ids import ThreadKey
 from schemas.topics import THREAD_EVENTS
 from services.chassis.clock import Clock
+from services.chassis.groups import PROJECTOR_GROUP
 from services.chassis.log import Incoming, Log, LogError, Reader, TopicPartition
 from services.projector.apply import Applier
 from services.projector.dead_letter_topic import DeadLetterTopic
@@ -36,7 +37,6 @@ from services.projector.retries import again_while_away
 from services.projector.settings import ProjectorSettings
 from services.projector.store import Claim, Generation, Stores
 
-GROUP: Final = "threadlog-projector"
 TOPIC: Final = THREAD_EVENTS.name
 POLL_MS: Final = 500
 DRAIN_MS: Final = 2
@@ -102,7 +102,7 @@ class Projector:
 
     async def run(self, stopping: asyncio.Event) -> None:
         """Raises OtherLogError for a partition that is not the one of the views."""
-        reader = await self._log.group_reader([TOPIC], GROUP, self, f"projector-{self._settings.instance}")
+        reader = await self._log.group_reader([TOPIC], PROJECTOR_GROUP, self, f"projector-{self._settings.instance}")
         settings = self._settings
         pacing = Pacing(
             settings.projector_batch_interval_ms / 1000,

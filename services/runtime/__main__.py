@@ -8,6 +8,7 @@ from schemas.topics import THREAD_EVENTS
 from services.chassis.catalog_reader import CatalogReader
 from services.chassis.clock import SystemClock, draw_id
 from services.chassis.fold_loop import FoldLoop, fold_loop_settings
+from services.chassis.groups import RUNTIME_GROUP
 from services.chassis.lifecycle import Lifecycle, run_service
 from services.chassis.pacing import Pace
 from services.chassis.postgres_states import PostgresStates
@@ -21,8 +22,6 @@ from services.runtime.models import open_model
 from services.runtime.scheduling import ModelSlots
 from services.runtime.settings import RuntimeSettings
 from services.runtime.transcripts import PostgresTranscripts
-
-GROUP = "threadlog-runtime"
 
 
 async def serve(settings: RuntimeSettings, lifecycle: Lifecycle) -> None:
@@ -64,7 +63,9 @@ async def serve(settings: RuntimeSettings, lifecycle: Lifecycle) -> None:
         lifecycle.spawn(timers.run(), "timers")
         lifecycle.spawn(catalog.run(), "catalog")
         await catalog.ready.wait()
-        reader = await around.log.group_reader([THREAD_EVENTS.name], GROUP, loop, f"runtime-{settings.instance}")
+        reader = await around.log.group_reader(
+            [THREAD_EVENTS.name], RUNTIME_GROUP, loop, f"runtime-{settings.instance}"
+        )
         following = loop
         lifecycle.spawn(loop.run_loader(), "loader")
         lifecycle.spawn(loop.run_keys(), "keys")

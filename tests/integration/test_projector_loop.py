@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry
 
 from schemas.topics import THREAD_EVENTS_DLQ, TOPICS
 from services.chassis.clock import SystemClock
+from services.chassis.groups import PROJECTOR_GROUP
 from services.chassis.kafka import KafkaLog
 from services.chassis.kafka_topics import kafka_topics
 from services.chassis.log import Incoming, Outgoing, TopicPartition
@@ -27,7 +28,7 @@ from services.projector.generations import (
     migrate,
     view_checksums,
 )
-from services.projector.loop import GROUP, Projector
+from services.projector.loop import Projector
 from services.projector.metrics import ProjectorMetrics
 from services.projector.postgres_store import PostgresStores
 from services.projector.rebuild import rebuild
@@ -69,7 +70,7 @@ async def test_what_is_appended_is_shown_soon(world: World) -> None:
             await world.all_shown()
             delays.append(loop.time() - begin)
         assert min(delays) < 0.1, delays
-    committed = world.broker.committed(GROUP)
+    committed = world.broker.committed(PROJECTOR_GROUP)
     assert sum(committed.values()) <= world.appended
 
 

@@ -15,6 +15,7 @@ create table thread_states (
     primary key (tenant, thread)
 ) with (fillfactor = 70);
 create index thread_states_active on thread_states (topic, "partition") where active;
+create index thread_states_quarantined on thread_states (topic) where quarantined is not null;
 
 comment on table thread_states is 'The folded control state of every key ever seen. For services, not for people.';
 comment on column thread_states."offset" is 'Of the last record that is in the state.';
