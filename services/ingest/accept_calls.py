@@ -40,18 +40,13 @@ def decide_call(
     return one(command, approved, judged=True, kinds=OF_DECISIONS)
 
 
-def is_for_clients(facts: CallFacts | None) -> bool:
-    """Whether a client tool's call was dispatched, so that its result can be posted."""
-    return facts is not None and facts.pool == CLIENT_POOL and facts.claim is not None
-
-
 def post_result(
     command: Command, call: str, request: PostResult, facts: CallFacts | None, limits: AcceptLimits
 ) -> Accepted | Problem:
     """Only for client tools: a customer's backend never speaks for an executor."""
     if facts is None:
         return no_such_call(call)
-    if facts.claim is None or not is_for_clients(facts):
+    if facts.claim is None or facts.pool != CLIENT_POOL:
         return Problem(CALL_NOT_OPEN, f"The call {call} is not one of a client tool that waits for its result.")
     problem = too_large("A result", len(canonical_json(request.result)), limits.result_bytes_max)
     if problem is not None:

@@ -1,11 +1,15 @@
-"""The description of the API: what FastAPI cannot see, because bodies are read and answers written by hand."""
+"""The description of the API: what FastAPI cannot see, because bodies are read and answers written by hand.
+
+Each operation has an example in `examples/`, named after it: one conversation with the service, step by step.
+"""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from fastapi.openapi.utils import get_openapi
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict, JsonValue
 from pydantic.json_schema import models_json_schema
 from starlette.routing import BaseRoute
 
@@ -53,7 +57,30 @@ ALWAYS = (UNAUTHENTICATED, FORBIDDEN, OVERLOADED, INTERNAL)
 OF_READS = (VIEWS_UNAVAILABLE, INVALID_REQUEST)
 OF_BODIES = (MALFORMED_JSON, MALFORMED_KEY, TOO_LARGE, UNSUPPORTED_MEDIA_TYPE, INVALID_REQUEST, UNSTORABLE)
 
+EXAMPLES = Path(__file__).with_name("examples")
+
 _REF = "#/components/schemas/{model}"
+
+
+class Example(BaseModel):
+    """A request and its answer."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    path: str
+    headers: dict[str, str] = {}
+    request: JsonValue = None
+    status: int
+    response: JsonValue
+    stream: str | None = None
+    """The answer as server-sent events."""
+    refusal: dict[str, JsonValue] | None = None
+    """The problem that another request to the same path is answered with."""
+
+
+def read_examples(folder: Path = EXAMPLES) -> dict[str, Example]:
+    """By operation."""
+    return {path.stem: Example.model_validate_json(path.read_bytes()) for path in sorted(folder.glob("*.json"))}
 
 
 def answers(
@@ -93,12 +120,29 @@ def describe(routes: Sequence[BaseRoute]) -> dict[str, Any]:
         "key": {"type": "http", "scheme": "bearer", "description": "An API key: `tl_<id>_<secret>`."}
     }
     document["security"] = [{"key": []}]
+    examples = read_examples()
     for path, operations in document["paths"].items():
         for operation in operations.values():
             operation["parameters"] = [*_path_parameters(path, operation), *operation.get("parameters", ())]
+            _show(examples, operation)
     schemas.pop("HTTPValidationError", None)
     schemas.pop("ValidationError", None)
     return document
+
+
+def _show(examples: Mapping[str, Example], operation: dict[str, Any]) -> None:
+    """Put the operation's example where OpenAPI has its parts."""
+    example = examples.get(operation["operationId"])
+    if example is None:
+        return
+    if "requestBody" in operation:
+        operation["requestBody"]["content"]["application/json"]["example"] = example.request
+    content = operation["responses"][str(example.status)]["content"]
+    content.setdefault("application/json", {})["example"] = example.response
+    if example.stream is not None:
+        content["text/event-stream"]["example"] = example.stream
+    if example.refusal is not None:
+        operation["responses"][str(example.refusal["status"])]["content"][MEDIA_TYPE]["example"] = example.refusal
 
 
 def _path_parameters(path: str, operation: dict[str, Any]) -> list[dict[str, Any]]:

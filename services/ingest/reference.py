@@ -3,11 +3,15 @@
 What stands above the mark in that page is written by people and kept.
 """
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from pydantic import JsonValue
+
 from services.ingest.app import openapi_document
+from services.ingest.openapi import Example, read_examples
 from services.ingest.problems import CATALOGUE
 
 PAGE = Path(__file__).parents[2] / "docs" / "http.md"
@@ -25,9 +29,11 @@ def with_reference(page: str) -> str:
 
 def reference(document: dict[str, Any]) -> str:
     lines = ["", "## Operations", ""]
+    examples = read_examples()
     for path, operations in sorted(document["paths"].items()):
         for method, operation in operations.items():
             lines += _operation(method.upper(), path, operation)
+            lines += _example(method.upper(), examples[operation["operationId"]])
     lines += ["## Bodies and answers", ""]
     for name, schema in sorted(document["components"]["schemas"].items()):
         lines += _schema(name, schema)
@@ -57,6 +63,23 @@ def _operation(method: str, path: str, operation: dict[str, Any]) -> Iterator[st
             yield f"- {status}: {_content(answer)}"
     problems = [status for status in sorted(operation["responses"]) if status >= "300"]
     yield from (f"- problems: {', '.join(problems)}", "")
+
+
+def _example(method: str, example: Example) -> Iterator[str]:
+    asked = [f"{method} {example.path}", *[f"{name}: {value}" for name, value in example.headers.items()]]
+    if example.request is not None:
+        asked.append(_json(example.request))
+    yield from ("```text", *asked, "```", "", f"answers {example.status}:", "")
+    yield from ("```json", _json(example.response), "```", "")
+    if example.stream is not None:
+        yield from ("or, as a stream:", "", "```text", example.stream.strip(), "```", "")
+    if example.refusal is not None:
+        yield from (f"Another is refused, {example.refusal['status']}:", "")
+        yield from ("```json", _json(example.refusal), "```", "")
+
+
+def _json(value: JsonValue) -> str:
+    return json.dumps(value, indent=2, ensure_ascii=False)
 
 
 def _content(described: dict[str, Any]) -> str:

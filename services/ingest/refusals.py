@@ -119,7 +119,8 @@ def explain_call(event: Event, refused: Stored, call: CallStanding) -> Explanati
             "call_hash": call.call_hash,
         }
     }
-    decided = call.resolution if isinstance(event, ToolCallResolved) else call.approval
+    is_decision = isinstance(event, ToolCallApproved | ToolCallDenied)
+    decided = call.approval if is_decision else call.resolution
     sentences = []
     if decided is not None:
         more["decided"] = decided.to_json()
@@ -128,7 +129,7 @@ def explain_call(event: Event, refused: Stored, call: CallStanding) -> Explanati
     if call.settled_at is not None:
         more["recorded"] = {"outcome": call.outcome, "at": call.settled_at, "result": call.result}
         sentences.append(f"The call is settled: {call.outcome}.")
-    elif isinstance(event, ToolCallApproved | ToolCallDenied) and event.call_hash != call.call_hash:
+    elif is_decision and decided is None:
         sentences.append(f"The hash in force is {call.call_hash}.")
     return Explanation(more, " ".join(sentences))
 

@@ -170,6 +170,9 @@ async def test_the_same_result_is_answered_alike_and_another_learns_of_it(place:
     thread, _ = await with_calls(place, client, 1)
     await place.append(thread, histories.approved(place.state(thread).calls[CALL]))
     await place.append(thread, histories.dispatched(place.state(thread).calls[CALL], pool="client"))
+    await place.append(thread, histories.lost(place.state(thread).calls[CALL]))
+    await place.append(thread, histories.resolved(place.state(thread).calls[CALL], "again"), "user:ann")
+    await place.append(thread, histories.dispatched(place.state(thread).calls[CALL], pool="client"))
     path = f"/v1/threads/{thread}/tool-calls/{CALL}/result"
     body = {"outcome": "succeeded", "result": {"seat": 2.0, "rows": [1, "ä"]}}
     first = await client.post(path, json=body, headers={"idempotency-key": "k"})

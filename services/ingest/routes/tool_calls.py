@@ -5,8 +5,6 @@ All of them answer once they were folded: the first in the log counts, the other
 
 # ruff: noqa: FAST003 - commands read their parameters by hand, see parameters.py
 
-from collections.abc import Callable
-
 from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
@@ -79,7 +77,11 @@ async def post_result(request: Request) -> Response:
     command = await command_of(request, f"tool-calls/{call}/result")
     wanted = await read_body(request, PostResult)
     found = dependencies(request)
-    facts = await _facts(request, command, call, accept_calls.is_for_clients)
+    # The claim in force, not one that a later dispatch has taken the place of: whoever follows the thread may have seen
+    # a dispatch before the views hold it.
+    await found.known.require(command.key)
+    await found.known.catch_up(command.key)
+    facts = await found.views.call_facts(command.key, call)
     return await run(request, accept_calls.post_result(command, call, wanted, facts, found.limits))
 
 
@@ -115,17 +117,12 @@ async def _require_call(request: Request, command: Command, call: str) -> None:
         raise ProblemError(accept_calls.no_such_call(call))
 
 
-async def _facts(
-    request: Request,
-    command: Command,
-    call: str,
-    are_enough: Callable[[CallFacts | None], bool] = lambda facts: facts is not None,
-) -> CallFacts | None:
-    """What the views say of the call; where that is not enough, they may lag behind, so they are waited for once."""
+async def _facts(request: Request, command: Command, call: str) -> CallFacts | None:
+    """What the views say of the call; where they do not hold it, they may lag behind, so they are waited for once."""
     found = dependencies(request)
     await found.known.require(command.key)
     facts = await found.views.call_facts(command.key, call)
-    if are_enough(facts):
+    if facts is not None:
         return facts
     await found.known.catch_up(command.key)
     return await found.views.call_facts(command.key, call)

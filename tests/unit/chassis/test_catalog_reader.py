@@ -1,12 +1,42 @@
 import asyncio
+from collections.abc import Mapping
+from typing import Any, cast
+
+import pytest
 
 from schemas.tools import CatalogSource, ToolSpec
 from schemas.topics import TOOL_CATALOG
 from services.chassis.catalog_reader import CatalogReader
-from services.chassis.log import Outgoing
+from services.chassis.log import Incoming, Log, LogError, LogUnavailableError, Outgoing, Reader, TopicPartition
 from tests.support.simulated_log import SimulatedBroker, SimulatedLog
 from tests.support.virtual_tests import in_virtual_time
 from tests.support.virtual_time import VirtualClock
+
+
+class StumblingReader:
+    def __init__(self, reader: Reader, error: LogError) -> None:
+        self._reader = reader
+        self._errors = [error]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._reader, name)
+
+    async def poll(self, timeout_ms: int) -> list[tuple[TopicPartition, list[Incoming]]]:
+        if self._errors:
+            raise self._errors.pop()
+        return await self._reader.poll(timeout_ms)
+
+
+class StumblingLog:
+    def __init__(self, log: SimulatedLog, error: LogError) -> None:
+        self._log = log
+        self._error = error
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._log, name)
+
+    async def reader(self, offsets: Mapping[TopicPartition, int]) -> StumblingReader:
+        return StumblingReader(await self._log.reader(offsets), self._error)
 
 
 def entry(source: str, *tools: str) -> Outgoing:
@@ -53,6 +83,26 @@ async def test_it_follows_what_comes_and_goes() -> None:
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
     assert broker._readers == []
+
+
+@in_virtual_time
+@pytest.mark.parametrize(
+    ("error", "goes_on"), [(LogUnavailableError("no broker answers"), True), (LogError("it is closed"), False)]
+)
+async def test_it_goes_on_after_what_passes(error: LogError, goes_on: bool) -> None:
+    broker = SimulatedBroker({TOOL_CATALOG.name: 1}, VirtualClock())
+    log = broker.connect()
+    await log.appender.append(TOOL_CATALOG.name, 0, [entry("a", "one")])
+    reader = CatalogReader(cast("Log", StumblingLog(log, error)))
+    running = asyncio.create_task(reader.run())
+    if goes_on:
+        async with asyncio.timeout(10):
+            await reader.ready.wait()
+        assert sorted(reader.catalog.tools) == ["one"]
+        running.cancel()
+    else:
+        with pytest.raises(LogError, match="it is closed"):
+            await running
 
 
 @in_virtual_time

@@ -287,6 +287,29 @@ async def test_a_result_after_the_cancel_learns_of_it() -> None:
     assert late.status_code == 200, "a result that comes late settles what was unknown"
 
 
+async def test_a_result_is_never_for_a_claim_that_the_views_alone_hold_for_the_one_in_force() -> None:
+    """Whoever follows the thread sees the second dispatch before the views do, and posts the result at once."""
+    world = World()
+    thread = await with_unknown(world)
+    await resolve(world, thread, "again")
+    world.views.held_at = len(world.broker.records("thread-events", world.known.partition(world.key(thread))))
+    await world.service_appends(thread, histories.dispatched(call_of(world, thread), pool="client"))
+    early = await post_result(world, thread, {"outcome": "succeeded"}, "k")
+    assert (early.status_code, slug(early.json())) == (503, "views-behind")
+    world.views.held_at = None
+    again = await post_result(world, thread, {"outcome": "succeeded"}, "k")
+    assert (again.status_code, call_of(world, thread).outcome) == (200, "succeeded")
+
+
+async def test_a_result_that_a_person_has_settled_learns_of_the_person() -> None:
+    world = World()
+    thread = await with_unknown(world)
+    await resolve(world, thread, "failed", note="the seat is taken")
+    answer = await post_result(world, thread, {"outcome": "succeeded"})
+    assert (answer.status_code, answer.json()["decided"]["reason"]) == (409, "the seat is taken")
+    assert answer.json()["recorded"]["outcome"] == "failed"
+
+
 async def test_nobody_posts_the_result_of_an_executors_tool() -> None:
     world = World()
     for thread in (await with_call(world), await with_call(world, pool="remote")):
