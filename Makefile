@@ -8,7 +8,7 @@ DEMO_MODEL := .cache/demo-model
 LOCK = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --custom-compile-command "make lock"
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check format lint types imports unit test fuzz bench demo demo-model lock env-example clean
+.PHONY: help setup check format lint types imports unit test fuzz simulate bench demo demo-model lock env-example clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -48,7 +48,7 @@ imports: $(INSTALLED)
 	$(BIN)/lint-imports
 
 unit: $(INSTALLED)
-	$(BIN)/pytest -n 2 --cov --cov-report= --cov-fail-under=0 tests/unit tests/property
+	$(BIN)/pytest -n 2 --cov --cov-report= --cov-fail-under=0 tests/unit tests/property tests/simulation
 	$(BIN)/coverage report
 
 format: $(INSTALLED) ## formats, and repairs what the linter can repair
@@ -59,7 +59,10 @@ test: $(INSTALLED) ## all tests, on Apache Kafka and Postgres; they are started 
 	THREADLOG_HYPOTHESIS_PROFILE=test $(BIN)/pytest -n 2 --dist loadgroup tests
 
 fuzz: $(INSTALLED) ## property tests in rounds of new examples, until one fails or you stop it
-	while THREADLOG_HYPOTHESIS_PROFILE=fuzz $(BIN)/pytest -q -n 2 --timeout 0 tests/property; do :; done
+	while THREADLOG_HYPOTHESIS_PROFILE=fuzz $(BIN)/pytest -q -n 2 --timeout 0 tests/property tests/simulation; do :; done
+
+simulate: $(INSTALLED) ## all services in a simulated world under seeded faults, until a seed fails; SEEDS=2000, FIRST=0
+	$(BIN)/python -m tests.simulation --seeds $(or $(SEEDS),2000) --first $(or $(FIRST),0)
 
 bench: $(INSTALLED) ## speed on Apache Kafka and Postgres, and bench.json; ROUNDS=1 is the short form
 	$(BIN)/python -m bench $(if $(ROUNDS),--rounds $(ROUNDS))

@@ -24,7 +24,7 @@ from services.cli.embedded import Running
 from tests.support.services import NoKafkaError, choose_kafka, database, kafka, postgres
 
 TESTS = Path(__file__).parent
-WITHOUT_SERVICES = (TESTS / "unit", TESTS / "property")
+WITHOUT_SERVICES = (TESTS / "unit", TESTS / "property", TESTS / "simulation")
 IS_CI = os.environ.get("CI") == "true"
 PROPERTY_TIMEOUT_SECONDS = 1_800
 NEEDS_APACHE = "needs Apache Kafka; this run has the embedded broker"

@@ -8,6 +8,7 @@ as the lifecycle does; `World.problems` keeps what no process may fail with.
 import asyncio
 import contextlib
 from collections.abc import Coroutine, Iterable, Sequence
+from contextvars import Context
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -124,12 +125,12 @@ class World:
             process.crash()
         for task in self._tasks:
             task.cancel()
+        await asyncio.gather(*[process.ended() for process in self.processes])
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        for process in self.processes:
-            await process.ended()
 
     def background(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        task = asyncio.get_running_loop().create_task(work)
+        """As the world's own: not a part of a process, even where one causes it."""
+        task = asyncio.get_running_loop().create_task(work, context=Context())
         self._tasks.add(task)
         return task
 

@@ -1,6 +1,6 @@
 """What the runtime decides in each situation of a turn; of calls: `test_decide_calls.py`.
 
-That what it decides always fits and comes to rest is in `tests/property/test_services.py`.
+That what it decides always fits and comes to rest is in `tests/property/test_decide.py`.
 """
 
 from collections.abc import Callable, Sequence

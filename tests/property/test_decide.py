@@ -1,13 +1,7 @@
-"""Runtimes and executors under everything that may go wrong, by seeds; and decide on every state that can be reached.
+"""What the runtime decides, on every state that can be reached."""
 
-A failing seed is printed; `python -m tests.support.chaos SEED` plays it again.
-"""
+from collections.abc import Callable
 
-import time
-from collections.abc import Callable, Iterator
-
-import pytest
-import structlog
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,9 +13,7 @@ from schemas.thread import fold
 from schemas.tools import Catalog, CatalogSource, ToolSpec
 from services.runtime.decide import Append, Calling, CallModel, Decisions, LoadTranscript, LookAgain, World, decide
 from services.runtime.limits import Limits
-from tests.conftest import PROFILE
 from tests.support import actors
-from tests.support.chaos import play
 from tests.support.histories import (
     IMPORTER,
     KEY,
@@ -35,32 +27,8 @@ from tests.support.histories import (
     turn_started,
 )
 
-SEEDS = 50 if PROFILE != "default" else 15
-NEW_SEEDS = 500
 ROUNDS_MAX = 40
 """More than what any state of these tests needs: each call takes a handful of events, and each turn a few."""
-
-
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
-    yield
-    structlog.reset_defaults()
-
-
-@pytest.mark.parametrize("seed", range(SEEDS))
-def test_services_survive(seed: int) -> None:
-    play(seed)
-
-
-@pytest.mark.skipif(PROFILE != "fuzz", reason="new seeds are for `make fuzz`")
-def test_services_survive_new_seeds() -> None:
-    first = time.time_ns() // 1_000_000
-    for seed in range(first, first + NEW_SEEDS):
-        play(seed)
-
-
-# Decide on any state
 
 
 def rarely(moves: actors.Moves) -> actors.Moves:

@@ -1,0 +1,361 @@
+"""What must hold after each run, by name."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeAlias
+
+from schemas.canonical import call_hash
+from schemas.codec import Record
+from schemas.events import (
+    InputSubmitted,
+    ToolCallApproved,
+    ToolCallFinished,
+    ToolCallLost,
+    ToolCallResolved,
+    ToolCallStarted,
+    TurnEnded,
+    TurnStarted,
+)
+from schemas.ids import ThreadKey
+from schemas.state import NOTHING, ThreadState
+from schemas.thread import Verdict
+from tests.simulation.clients import Clients, Command, Watcher
+from tests.simulation.memo import decode_incoming
+from tests.simulation.model import SeededModel
+from tests.simulation.processes import IngestProcess
+from tests.simulation.world import SimulationWorld
+from tests.support.service_world import TOPIC, ExecutorProcess, Judged, RuntimeProcess
+from tests.support.views_equal import assert_views_equal
+
+LEAVES_BY = {
+    "turn.started": "a turn takes it",
+    "step.started": "a step takes it",
+    "input.withdrawn": "it is withdrawn",
+    "thread.close_requested": "the thread closes",
+}
+"""Kinds of records with which an input may leave the queue, whatever its mode."""
+
+
+class Broken(NamedTuple):
+    what: str
+    thread: ThreadKey | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What there is to look at, once all rests."""
+
+    world: SimulationWorld
+    model: SeededModel
+    clients: Clients
+    watchers: list[Watcher]
+    cut_off: set[str]
+    """Owners of processes that did not live, awake, from their start to the end."""
+
+    @property
+    def threads(self) -> dict[ThreadKey, Judged]:
+        return self.world.judged()
+
+
+Check: TypeAlias = Callable[[Run], Iterator[Broken]]
+CHECKS: dict[str, Check] = {}
+
+
+def invariant(check: Check) -> Check:
+    CHECKS[check.__name__.replace("_", " ")] = check
+    return check
+
+
+class ViolationError(AssertionError):
+    def __init__(self, name: str, broken: Broken) -> None:
+        super().__init__(f"{name}: {broken.what}")
+        self.thread = broken.thread
+
+
+def check_all(run: Run) -> None:
+    """Raises ViolationError for the first that does not hold."""
+    for name, check in CHECKS.items():
+        for broken in check(run):
+            raise ViolationError(name, broken)
+
+
+# Inputs and commands
+
+
+@invariant
+def no_acknowledged_input_is_lost(run: Run) -> Iterator[Broken]:
+    """In the log, applied at most once; one that applied leaves the queue exactly once, for a reason that its sender
+    can have wanted.
+    """
+    for command in run.clients.commands:
+        if command.thread is None or not command.path.endswith("/inputs"):
+            continue
+        for answer in command.answers:
+            if answer.status not in {200, 202}:
+                continue
+            submitted = [
+                verdict
+                for record, verdict, _ in run.threads[command.thread].records
+                if isinstance(record.data, InputSubmitted) and record.data.input == answer.body["input"]
+            ]
+            if not submitted:
+                yield Broken(f"{command} was answered {answer.status} and is not in the log", command.thread)
+            if sum(verdict.effect == "applied" for verdict in submitted) > 1:
+                yield Broken(f"{command} was submitted twice", command.thread)
+    for key, thread in run.threads.items():
+        for event in thread.applied(InputSubmitted):
+            yield from _leaves_once(key, thread, event)
+
+
+def _leaves_once(key: ThreadKey, thread: Judged, event: InputSubmitted) -> Iterator[Broken]:
+    left: list[str] = []
+    before = NOTHING
+    for record, _, state in thread.records:
+        if _queues(before, event.input) and not _queues(state, event.input):
+            left.append(_why_left(record, event, before))
+        before = state
+    if len(left) != 1 or not left[0]:
+        yield Broken(f"input {event.input} ({event.mode}) left the queue {len(left)} times: {left}", key)
+
+
+def _queues(state: ThreadState, input_id: str) -> bool:
+    return any(item.input == input_id for item in state.queue)
+
+
+def _why_left(record: Record, event: InputSubmitted, before: ThreadState) -> str:
+    """Empty where nobody can have wanted it."""
+    data: Any = record.data
+    if record.kind in {"turn.started", "step.started"}:
+        return LEAVES_BY[record.kind] if event.input in data.inputs else ""
+    if record.kind in LEAVES_BY:
+        return LEAVES_BY[record.kind]
+    is_over = before.turn is None or event.expected_turn != before.turn.turn or record.kind == "turn.ended"
+    if event.expected_turn is not None and is_over:
+        return "its turn is over"
+    if record.kind == "turn.cancel_requested" and data.discard:
+        return "its cancel discards it"
+    was_discarding = any(True for _ in ()) or (record.kind == "turn.ended")
+    return "its turn ended after a cancel that discards" if was_discarding and event.mode == "steer" else ""
+
+
+@invariant
+def answers_are_true(run: Run) -> Iterator[Broken]:
+    """What was acknowledged is in the log, and took the effect that was told; the same key gets the same answer."""
+    for command in run.clients.commands:
+        for answer in command.answers:
+            for broken in _untrue(run, command, answer.status, answer.body):
+                yield Broken(f"{command} was answered {answer.status} {answer.body}, but {broken}", command.thread)
+        told = [answer.body["events"] for answer in command.answers if answer.status in {200, 202}]
+        if len({tuple(event["id"] for event in events) for events in told}) > 1:
+            yield Broken(f"{command} was answered in different ways: {told}", command.thread)
+    for command, problem in run.clients.problems:
+        yield Broken(f"{command}: {problem}", command.thread)
+
+
+EXPECTED_REFUSALS = {
+    400: frozenset[str](),
+    404: frozenset[str](),
+    409: frozenset({"not-applied"}),
+    422: frozenset({"arguments-do-not-fit"}),
+}
+
+
+def _untrue(run: Run, command: Command, status: int, body: dict[str, Any]) -> Iterator[str]:
+    if status not in {200, 202, 409}:
+        yield "nothing was wrong with it"
+        return
+    key = command.thread or ThreadKey(command.who.partition("/")[0], body["thread"])  # type: ignore[arg-type]  # names
+    by_id: dict[str, tuple[Record, Verdict]] = {}
+    for record, verdict, _ in run.threads[key].records:
+        by_id.setdefault(record.id, (record, verdict))
+    for event in body.get("events", ()):
+        found = by_id.get(event["id"])
+        if found is None:
+            yield f"{event['id']} is not in the log"
+        elif event.get("effect") not in {None, found[1].effect}:
+            yield f"{event['id']} was {found[1].effect}"
+
+
+# Turns and calls
+
+
+@invariant
+def each_turn_ends_once(run: Run) -> Iterator[Broken]:
+    for key, thread in run.threads.items():
+        started = [event.turn for event in thread.applied(TurnStarted)]
+        ended = [event.turn for event in thread.applied(TurnEnded)]
+        if not started == ended == list(range(1, len(started) + 1)):
+            yield Broken(f"started: {started}, ended: {ended}", key)
+
+
+class CallLife(NamedTuple):
+    tool: str
+    outcome: str | None
+    was_unknown: bool
+    was_last_unknown: bool
+
+
+def _calls(thread: Judged) -> dict[str, CallLife]:
+    lives: dict[str, CallLife] = {}
+    for _, _, state in thread.records:
+        for name, call in state.calls.items():
+            life = lives.get(name)
+            was_unknown = call.status == "unknown" or (life is not None and life.was_unknown)
+            lives[name] = CallLife(call.tool, call.outcome, was_unknown, call.status == "unknown")
+    return lives
+
+
+@invariant
+def unsafe_effects_happen_once(run: Run) -> Iterator[Broken]:
+    """Unless a person said: run it again."""
+    effects = run.world.ledger.effects()
+    for key, thread in run.threads.items():
+        again = Counter(event.call for event in thread.applied(ToolCallResolved) if event.decision == "again")
+        for name, life in _calls(thread).items():
+            count = effects.get((str(key), name), 0)
+            if life.tool in {"unsafe", "reconcilable"} and count > 1 + again[name]:
+                yield Broken(f"call {name}, {life.tool}, was done {count} times", key)
+
+
+@invariant
+def effects_are_in_the_log(run: Run) -> Iterator[Broken]:
+    """As succeeded, or unknown until somebody said what it was; never as not run. And what succeeded was done."""
+    effects = run.world.ledger.effects()
+    for key, thread in run.threads.items():
+        lives = _calls(thread)
+        for name, life in lives.items():
+            count = effects.get((str(key), name), 0)
+            if life.outcome is None:
+                yield Broken(f"call {name} is never settled", key)
+            if life.outcome == "succeeded" and life.tool != "pure" and not count:
+                yield Broken(f"call {name} succeeded, and was not done", key)
+            if count and life.outcome != "succeeded" and not life.was_unknown:
+                yield Broken(f"call {name} was done, and is {life.outcome}", key)
+        for run_ in run.world.ledger.runs:
+            if run_.thread == str(key) and run_.call not in lives:
+                yield Broken(f"call {run_.call} was run, and is in no state", key)
+
+
+@invariant
+def not_started_means_not_run(run: Run) -> Iterator[Broken]:
+    for key, thread in run.threads.items():
+        claims = {
+            record.id: record.data.executor
+            for record, verdict, _ in thread.records
+            if isinstance(record.data, ToolCallStarted) and verdict.effect == "applied"
+        }
+        for event in thread.applied(ToolCallFinished):
+            if event.outcome == "not_started":
+                for run_ in run.world.ledger.of(str(key), event.call):
+                    if run_.attempt == event.attempt and run_.executor == claims.get(event.claim):
+                        yield Broken(f"call {event.call} was not started by {run_.executor}, which ran it", key)
+
+
+@invariant
+def unknown_only_where_something_was_cut_off(run: Run) -> Iterator[Broken]:
+    """A call is unknown only after its executor was killed, stopped or stood still, or killed the tool midway."""
+    for key, thread in run.threads.items():
+        was_unknown = {name for name, life in _calls(thread).items() if life.was_unknown}
+        cut_off = {event.call for event in thread.applied(ToolCallStarted) if event.executor in run.cut_off}
+        killed = {each.call for each in run.world.ledger.runs if each.thread == str(key) and each.cancelled}
+        lost = {event.call for event in thread.applied(ToolCallLost)}
+        for name in sorted(was_unknown - lost):
+            yield Broken(f"call {name} was unknown, and never lost", key)
+        for name in sorted(was_unknown - cut_off - killed):
+            yield Broken(f"call {name} was unknown, and nothing was cut off", key)
+
+
+@invariant
+def what_runs_was_approved(run: Run) -> Iterator[Broken]:
+    for key, thread in run.threads.items():
+        approved: dict[str, set[str]] = {}
+        for event in thread.applied(ToolCallApproved):
+            in_force = event.edited.call_hash if event.edited is not None else event.call_hash
+            approved.setdefault(event.call, set()).add(in_force)
+        for run_ in run.world.ledger.runs:
+            if run_.thread != str(key):
+                continue
+            if call_hash(run_.tool, dict(run_.args)) not in approved.get(run_.call, ()):
+                yield Broken(f"call {run_.call} ran with {run_.args}, which nobody approved", key)
+
+
+@invariant
+def models_are_asked_whole_conversations(run: Run) -> Iterator[Broken]:
+    for problem in run.model.problems:
+        yield Broken(problem)
+
+
+# Readers
+
+
+@invariant
+def every_reader_derives_the_same(run: Run) -> Iterator[Broken]:
+    """Seq, chain and all else of the states that processes hold; seq, effect and reason that clients were shown."""
+    world = run.world
+    for process in world.processes:
+        if not process.is_alive or not process.is_up:
+            continue
+        for key, state in _held(process):
+            if state.seq and state != run.threads[key].records[state.seq - 1][2]:
+                yield Broken(f"{process.owner} holds another state at #{state.seq}", key)
+
+
+def _held(process: object) -> Iterator[tuple[ThreadKey, ThreadState]]:
+    if isinstance(process, RuntimeProcess | ExecutorProcess):
+        for partition in process.loop.partitions.values():
+            for key, held in partition.threads.items():
+                yield key, held.state
+    elif isinstance(process, IngestProcess):
+        yield from process.held_states().items()
+
+
+@invariant
+def nothing_is_set_aside(run: Run) -> Iterator[Broken]:
+    for process in run.world.processes:
+        if process.is_alive and isinstance(process, RuntimeProcess | ExecutorProcess):
+            for partition in process.loop.partitions.values():
+                for key, held in partition.threads.items():
+                    if held.quarantined is not None:
+                        yield Broken(f"{process.owner} has set it aside: {held.quarantined}", key)
+
+
+@invariant
+def places_are_given_back(run: Run) -> Iterator[Broken]:
+    for process in run.world.alive(ExecutorProcess):
+        if process.is_up and process.executor._places.taken:
+            yield Broken(f"{process.owner} holds places of calls that ended")
+
+
+@invariant
+def views_equal_a_fold_from_zero(run: Run) -> Iterator[Broken]:
+    world = run.world
+    partitions = range(world.options.partitions)
+    try:
+        assert_views_equal(
+            world.store,
+            {partition: world.broker.records(TOPIC, partition) for partition in partitions},
+            world.partition_of,
+            decode_incoming,
+        )
+    except AssertionError as error:
+        yield Broken(str(error))
+
+
+# Clients
+
+
+@invariant
+def clients_see_every_seq_once(run: Run) -> Iterator[Broken]:
+    for watcher in run.watchers:
+        for problem in watcher.problems:
+            yield Broken(f"{watcher.name}: {problem}", watcher.key)
+        records = run.threads[watcher.key].records
+        if watcher.seq != len(records):
+            yield Broken(f"{watcher.name} has seen {watcher.seq} of {len(records)}", watcher.key)
+        for seq, event_id, effect, reason in watcher.seen:
+            record, verdict, _ = records[seq - 1]
+            if (event_id, effect, reason) != (record.id, verdict.effect, verdict.reason):
+                yield Broken(
+                    f"{watcher.name} saw #{seq} as {event_id} {effect}, not {record.id} {verdict}", watcher.key
+                )

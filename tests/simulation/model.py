@@ -1,0 +1,68 @@
+"""A model that answers by chance: text, calls of every effect class, failures, slowly or at once. It refuses what a
+provider would refuse.
+"""
+
+import asyncio
+import random
+from collections.abc import Mapping, Sequence
+
+from services.runtime.model import AnswerItem, Delta, EmitDelta, ModelAnswer, ModelCall, ModelFailure, ModelRequest
+from tests.support.ledger import EFFECTS
+
+STEPS_MOST = 2
+EFFECTS_DRAWN = (*EFFECTS, "unsafe", "unsafe", "idempotent")
+
+
+class SeededModel:
+    def __init__(self, rng: random.Random) -> None:
+        self._rng = rng
+        self.problems: list[str] = []
+        self.is_mended = False
+
+    async def answer(self, request: ModelRequest, emit: EmitDelta, /) -> ModelAnswer | ModelFailure:
+        rng = self._rng
+        self._check(request.items)
+        await asyncio.sleep(rng.choice([0, 0.05, 0.05, 0.5, 2]))
+        if rng.random() < 0.1 and not self.is_mended:
+            return self._failure()
+        emit(Delta("text", "well"))
+        calls = sum(item["kind"] == "tool_call" for item in request.items[_last_user(request.items) :])
+        if calls < STEPS_MOST and rng.random() < 0.75:
+            return ModelAnswer(
+                [AnswerItem("text", "let me see")], [self._call() for _ in range(rng.choice([1, 1, 2, 3]))]
+            )
+        return ModelAnswer([AnswerItem("text", f"answer {rng.random()}")])
+
+    def _failure(self) -> ModelFailure:
+        if self._rng.random() < 0.2:
+            raise RuntimeError("a bug in an adapter")
+        return ModelFailure("overloaded", retriable=self._rng.random() < 0.8)
+
+    def _call(self) -> ModelCall:
+        rng = self._rng
+        if rng.random() < 0.04:
+            return ModelCall("no-such-tool", {})
+        if rng.random() < 0.04:
+            return ModelCall("unsafe", {}, malformed="{oops")
+        seconds = rng.choice([0, 0, 0.2, 1, 5])
+        args = {"seconds": seconds, "fails": rng.random() < 0.1, "n": rng.choice([1, 2, rng.random()])}
+        return ModelCall(rng.choice(EFFECTS_DRAWN), args)
+
+    def _check(self, items: Sequence[Mapping[str, object]]) -> None:
+        """Each call has one result, after it and before what is said next."""
+        waiting: list[object] = []
+        for item in items:
+            if item["kind"] == "tool_call":
+                waiting.append(item["call"])
+            elif item["kind"] == "tool_result":
+                if item["call"] not in waiting:
+                    self.problems.append(f"a result of {item['call']} without its call, or twice")
+                else:
+                    waiting.remove(item["call"])
+        if waiting:
+            self.problems.append(f"the model is asked while {waiting} have no result")
+
+
+def _last_user(items: Sequence[Mapping[str, object]]) -> int:
+    users = [place for place, item in enumerate(items) if item["kind"] == "message" and item.get("role") == "user"]
+    return users[-1] if users else 0

@@ -1,0 +1,174 @@
+"""What people want of their threads: inputs of every mode, cancels, second thoughts, answers to what waits for them."""
+
+import asyncio
+import random
+from typing import Any
+
+from schemas.canonical import call_hash
+from schemas.ids import TenantId, ThreadId, ThreadKey
+from schemas.state import Call, ThreadState
+from tests.simulation.clients import Clients, Command
+from tests.simulation.plan import Plan
+from tests.simulation.world import SimulationWorld
+
+TENANTS = ("acme", "beta")
+LOOK_SECONDS = 1.0
+MODES = ("queue", "queue", "queue", "steer", "steer", "interrupt", "interrupt", "reject")
+
+
+class Owner:
+    """Of one thread."""
+
+    def __init__(self, world: SimulationWorld, clients: Clients, plan: Plan, number: int, rng: random.Random) -> None:
+        self._world = world
+        self._clients = clients
+        self._plan = plan
+        self._rng = rng
+        self._tenant = TENANTS[number % len(TENANTS)]
+        self._who = f"{self._tenant}/owner{number}"
+        self._name = f"thread{number}"
+        self._commands = 0
+        self._inputs: list[str] = []
+        self.is_mended = False
+        self.key: ThreadKey | None = None
+        """Once the thread is there."""
+        self.is_closed = False
+
+    # Its own life
+
+    async def live(self) -> None:
+        rng = self._rng
+        await asyncio.sleep(rng.choice([0, 0, rng.uniform(0, self._plan.seconds / 2)]))
+        await self._create()
+        for _ in range(rng.randint(1, self._plan.acts)):
+            await self._act()
+            await asyncio.sleep(rng.choice([0, 0.1, rng.uniform(0, self._plan.seconds / self._plan.acts)]))
+
+    async def last(self) -> None:
+        """Once everything is mended: releases what a recovery held, and sees that the thread goes on."""
+        self.is_mended = True
+        if not self.is_closed:
+            await self._submit({"mode": "queue"})
+
+    async def _create(self) -> None:
+        rng = self._rng
+        body: dict[str, Any] = {
+            "config": {
+                "model": "seeded",
+                "approval": rng.choice(["never", "never", "on_effect", "always"]),
+                "on_recovery": rng.choice(["resume", "resume", "interrupt"]),
+                "on_unknown": rng.choice(["wait", "wait", "end"]),
+                "one_turn_per_input": rng.random() < 0.7,
+            }
+        }
+        if rng.random() < 0.5:
+            body["input"] = {"text": "first"}
+        command = Command(self._who, "POST", "/v1/threads", body, f"{self._name}-create")
+        answer = await self._clients.send(command)
+        if "thread" not in answer.body:
+            self._clients.problems.append((command, f"a thread cannot be created: {answer.status} {answer.body}"))
+            return
+        self.key = ThreadKey(TenantId(self._tenant), ThreadId(answer.body["thread"]))
+        if "input" in answer.body:
+            self._inputs.append(answer.body["input"])
+
+    async def _act(self) -> None:
+        rng = self._rng
+        drawn = rng.random()
+        if drawn < 0.62 or not self._inputs:
+            body: dict[str, Any] = {"mode": rng.choice(MODES)}
+            if rng.random() < 0.2:
+                body["mode"] = "steer"
+                body["expected_turn"] = max(1, self._seen().last_turn + rng.choice([0, 0, 1]))
+            await self._submit(body)
+        elif drawn < 0.8:
+            turn = max(1, self._seen().last_turn)
+            await self._post(f"turns/{turn}/cancel", {"discard": rng.random() < 0.3})
+        elif drawn < 0.88:
+            await self._post(f"inputs/{rng.choice(self._inputs)}/withdraw", {})
+        elif drawn < 0.95:
+            await self._send("PATCH", "", {"title": f"title {rng.random()}", "config": {"one_turn_per_input": True}})
+        else:
+            self.is_closed = True
+            await self._post("close", {})
+
+    async def _submit(self, body: dict[str, Any]) -> None:
+        answer = await self._post("inputs", body | {"text": f"input {self._commands}"})
+        if answer is not None and answer.status in {200, 202}:
+            self._inputs.append(answer.body["input"])
+
+    async def _post(self, path: str, body: dict[str, Any], who: str | None = None) -> Any:
+        return await self._send("POST", f"/{path}", body, who)
+
+    async def _send(self, method: str, path: str, body: dict[str, Any], who: str | None = None) -> Any:
+        if self.key is None:
+            return None
+        self._commands += 1
+        where = f"/v1/threads/{self.key.thread}{path}"
+        name = f"{self._name}-{self._commands}"
+        return await self._clients.send(Command(who or self._who, method, where, body, name, self.key))
+
+    def _seen(self) -> ThreadState:
+        """As the views show it, if they do."""
+        stored = None if self.key is None else self._world.stored_state(self.key)
+        return stored if stored is not None else ThreadState()
+
+    # Answering
+
+    async def answer(self) -> None:
+        """Looks after what waits for a person, until cancelled."""
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            state = self._seen()
+            for call in list(state.calls.values()):
+                if call.status == "waiting":
+                    await self._decide(call)
+                elif call.status == "unknown":
+                    await self._resolve(call, state)
+            is_held = state.turn is None and state.queue and all(item.held for item in state.queue)
+            if self.is_mended and is_held and not self.is_closed:
+                await self._submit({"mode": "queue"})
+
+    async def _decide(self, call: Call) -> None:
+        rng = self._rng
+        if not self.is_mended and rng.random() < 0.3:
+            return  # later
+        bodies = [self._decision(call)]
+        if rng.random() < 0.25:
+            bodies.append(self._decision(call))
+        path = f"tool-calls/{call.call}/decision"
+        people = (self._who, f"{self._tenant}/boss")
+        await asyncio.gather(*[self._post(path, body, who) for body, who in zip(bodies, people, strict=False)])
+
+    def _decision(self, call: Call) -> dict[str, Any]:
+        rng = self._rng
+        if rng.random() < 0.2:
+            return {"decision": "deny", "call_hash": call.call_hash, "reason": "no"}
+        body: dict[str, Any] = {"decision": "approve", "call_hash": call.call_hash}
+        drawn = rng.random()
+        if drawn < 0.15:
+            body["args"] = {"seconds": 0, "n": rng.choice([1, 2, 3])}
+        elif drawn < 0.3:
+            body["scope"] = rng.choice(["turn", "thread"])
+            if rng.random() < 0.5:
+                body["tool"] = call.tool
+        elif drawn < 0.35:
+            body["call_hash"] = call_hash("another", call.args)
+        return body
+
+    async def _resolve(self, call: Call, state: ThreadState) -> None:
+        """As somebody who looks into the ledger, once nothing of it runs any more."""
+        if self._is_running(call.call) or (not self.is_mended and self._rng.random() < 0.3):
+            return
+        happened = any(run.effects for run in self._world.ledger.of(str(self.key), call.call))
+        decision = "succeeded"
+        if not happened:
+            is_open = state.turn is not None and state.turn.turn == call.turn and state.turn.cancelling is None
+            decision = self._rng.choice(["failed", "failed", "abandoned", *(["again"] if is_open else [])])
+        body = {"decision": decision, "attempt": call.attempt, "note": "the ledger says so"}
+        await self._post(f"tool-calls/{call.call}/resolution", body)
+
+    def _is_running(self, call: str) -> bool:
+        alive = {process.owner for process in self._world.processes if process.is_alive}
+        runs = self._world.ledger.of(str(self.key), call)
+        return any(run.ended is None and run.executor in alive for run in runs)

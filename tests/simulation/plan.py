@@ -1,0 +1,86 @@
+"""What a seed decides before anything happens. Seeds are many and small: what is rare in one is common in thousands."""
+
+import random
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from tests.support.simulated_log import Faults
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    threads: int
+    acts: int
+    """What a client does to its thread, at most."""
+    seconds: float
+    """Until everything that goes wrong is mended."""
+    partitions: int
+    runtimes: int
+    executors: int
+    ingests: int
+    projectors: int
+    zombie_runtime: bool
+    """A runtime in a group of its own, that believes to own every partition as well."""
+    zombie_executor: bool
+    idempotent: bool
+    """Whether producers are: otherwise a retry may store a batch twice."""
+    moves_every: float
+    """Seconds from one thing that goes wrong to the next, on average."""
+    ack_lost: float
+    request_lost: float
+    late: float
+    append_seconds_max: float
+    fetch_seconds_max: float
+    poll_records_max: int
+    rebalance_seconds_max: float
+    heartbeat_seconds_max: float
+    database_seconds_max: float
+    tool_trouble: float
+    """How often an executor dies or stands still at a tool's worst moment."""
+    watchers: int
+
+    @classmethod
+    def drawn(cls, rng: random.Random, choices: dict[str, Any]) -> "Plan":
+        is_log_at_fault = rng.random() < 0.5
+        plan = cls(
+            threads=rng.choice([1, 1, 1, 2, 2, 3]),
+            acts=rng.randint(1, 4),
+            seconds=rng.choice([4, 8, 16]),
+            partitions=rng.choice([1, 1, 2]),
+            runtimes=rng.choice([1, 1, 2]),
+            executors=rng.choice([1, 1, 2]),
+            ingests=rng.choice([1, 2]),
+            projectors=rng.choice([1, 1, 2]),
+            zombie_runtime=rng.random() < 0.15,
+            zombie_executor=rng.random() < 0.15,
+            idempotent=rng.random() < 0.5,
+            moves_every=rng.choice([0.7, 2, 6]),
+            ack_lost=rng.choice([0, 0.02, 0.1]) if is_log_at_fault else 0,
+            request_lost=rng.choice([0, 0.02, 0.1]) if is_log_at_fault else 0,
+            late=rng.choice([0, 0.02, 0.1]) if is_log_at_fault else 0,
+            append_seconds_max=rng.choice([0, 0.01, 0.2]),
+            fetch_seconds_max=rng.choice([0, 0.01, 0.2]),
+            poll_records_max=rng.choice([0, 0, 1, 3]),
+            rebalance_seconds_max=rng.choice([0, 1]),
+            heartbeat_seconds_max=rng.choice([0, 0.3, 2]),
+            database_seconds_max=rng.choice([0, 0.005, 0.1]),
+            tool_trouble=rng.choice([0, 0.1, 0.3]),
+            watchers=rng.choice([1, 1, 2]),
+        )
+        return cls(**{**asdict(plan), **choices})
+
+    def faults(self, seed: int) -> Faults:
+        return Faults(
+            seed,
+            ack_lost=self.ack_lost,
+            request_lost=self.request_lost,
+            late=self.late,
+            append_seconds_max=self.append_seconds_max,
+            fetch_seconds_max=self.fetch_seconds_max,
+            poll_records_max=self.poll_records_max,
+            rebalance_seconds_max=self.rebalance_seconds_max,
+            heartbeat_seconds_max=self.heartbeat_seconds_max,
+        )
+
+    def __str__(self) -> str:
+        return " ".join(f"{name}={value}" for name, value in asdict(self).items())

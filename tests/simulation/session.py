@@ -1,0 +1,180 @@
+"""One run: things go wrong for a while, then everything is mended, and the world has to come to rest."""
+
+import asyncio
+import gc
+import logging
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import structlog
+
+from schemas.state import ThreadState
+from tests.simulation.clients import Clients, Watcher
+from tests.simulation.invariants import Broken, Run, ViolationError, check_all
+from tests.simulation.memo import decoding_once
+from tests.simulation.model import SeededModel
+from tests.simulation.people import Owner
+from tests.simulation.plan import Plan
+from tests.simulation.story import LINES_MAX, Story
+from tests.simulation.trouble import Trouble
+from tests.simulation.world import SimulationWorld
+from tests.support.service_world import ExecutorProcess, RuntimeProcess
+from tests.support.virtual_time import run_virtual
+
+REST_SECONDS = 300
+"""Everything that waits for something has its own limit, and none of a few of them in a row is longer."""
+LOOK_SECONDS = 0.5
+
+
+class Session:
+    def __init__(self, seed: int, choices: dict[str, Any]) -> None:
+        self.plan = Plan.drawn(random.Random(f"{seed} plan"), choices)
+        self.story = Story(seed, str(self.plan))
+        self._seed = seed
+
+    async def run(self) -> None:
+        """Raises ViolationError."""
+        seed, plan = self._seed, self.plan
+        asyncio.get_running_loop().set_exception_handler(self._failed)
+        self._model = SeededModel(random.Random(f"{seed} model"))
+        self.world = world = SimulationWorld(seed, plan, self._model, self.story)
+        self._clients = Clients(world, random.Random(f"{seed} clients"))
+        self._trouble = Trouble(world, plan, random.Random(f"{seed} trouble"))
+        self._owners = [
+            Owner(world, self._clients, plan, number, random.Random(f"{seed} owner {number}"))
+            for number in range(plan.threads)
+        ]
+        self._watchers: list[Watcher] = []
+        try:
+            await self._play()
+        finally:
+            await world.close()
+
+    async def _play(self) -> None:
+        world, plan = self.world, self.plan
+        await world.open()
+        await self._trouble.start_all()
+        living = [world.background(owner.live()) for owner in self._owners]
+        answering = [world.background(owner.answer()) for owner in self._owners]
+        watching = world.background(self._watch())
+        going_wrong = world.background(self._trouble.run())
+        await asyncio.sleep(plan.seconds)
+        going_wrong.cancel()
+        await asyncio.gather(going_wrong, return_exceptions=True)
+        self._trouble.mend()
+        self._model.is_mended = True
+        for watcher in self._watchers:
+            watcher.is_mended = True
+        finishing = world.background(self._finish(living))
+        await self._until_rest(finishing)
+        for task in [*answering, watching]:
+            task.cancel()
+        self._check()
+
+    async def _watch(self) -> None:
+        """Each thread is followed from soon after it is there."""
+        followed: set[object] = set()
+        while True:
+            for number, owner in enumerate(self._owners):
+                if owner.key is not None and owner.key not in followed:
+                    followed.add(owner.key)
+                    for watcher_number in range(self.plan.watchers):
+                        name = f"watcher{number}.{watcher_number}"
+                        rng = random.Random(f"{self._seed} {name}")
+                        watcher = Watcher(self.world, self._clients, owner.key, name, rng)
+                        watcher.is_mended = self._model.is_mended
+                        self._watchers.append(watcher)
+                        self.world.background(watcher.run())
+            await asyncio.sleep(LOOK_SECONDS)
+
+    async def _finish(self, living: list[asyncio.Task[None]]) -> None:
+        await asyncio.gather(*living)
+        await asyncio.gather(*[owner.last() for owner in self._owners])
+
+    async def _until_rest(self, finishing: asyncio.Task[None]) -> None:
+        deadline = asyncio.get_running_loop().time() + REST_SECONDS
+        rested = 0
+        while rested < 2:
+            self._check_problems()
+            waits = list(self._waits(finishing))
+            rested = 0 if waits else rested + 1
+            if waits and asyncio.get_running_loop().time() > deadline:
+                raise ViolationError("every wait ends", Broken("; ".join(waits)))
+            await asyncio.sleep(LOOK_SECONDS)
+        finishing.result()
+
+    def _waits(self, finishing: asyncio.Task[None]) -> Iterator[str]:
+        """What has not come to rest."""
+        world, judged = self.world, self.world.judged()
+        if not finishing.done():
+            yield "the clients have not finished"
+        if self._clients.waiting:
+            yield f"commands are not answered: {list(self._clients.waiting)}"
+        for key, thread in judged.items():
+            if not _is_at_rest(thread.state):
+                yield f"{key} does not rest: {_brief(thread.state)}"
+        for watcher in self._watchers:
+            if watcher.seq != judged[watcher.key].state.seq:
+                yield f"{watcher.name} has seen {watcher.seq} of {judged[watcher.key].state.seq}"
+        for partition in range(world.options.partitions):
+            if world.store.next_offset(partition) != world.end(partition):
+                yield f"the views are at {world.store.next_offset(partition)} of {world.end(partition)}"
+            for kind in (RuntimeProcess, ExecutorProcess):
+                if not any(partition in process.loop.partitions for process in world.alive(kind) if process.is_up):
+                    yield f"partition {partition} has no {kind.__name__}"
+
+    def _check(self) -> None:
+        cut_off = self._trouble.cut_off | {process.owner for process in self.world.processes if not process.is_alive}
+        check_all(Run(self.world, self._model, self._clients, self._watchers, cut_off))
+
+    def _check_problems(self) -> None:
+        if self.world.problems:
+            problem = self.world.problems[0]
+            raise ViolationError("no process fails", Broken(f"{type(problem).__name__}: {problem}")) from problem
+
+    def _failed(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """What asyncio would log: a callback that raised."""
+        error = context.get("exception")
+        if error is not None and not isinstance(error, asyncio.CancelledError):
+            self.world.problems.append(error)
+
+
+def _is_at_rest(state: ThreadState) -> bool:
+    is_unknown = any(call.status == "unknown" for call in state.calls.values())
+    return state.turn is None and not state.queue and not is_unknown and state.status != "closing"
+
+
+def _brief(state: ThreadState) -> str:
+    turn = "no turn" if state.turn is None else f"turn {state.turn.turn} {state.turn.cancelling or ''}"
+    calls = {call.call: call.status for call in state.calls.values() if not call.settled}
+    step = "" if state.turn is None or state.turn.step is None else f"step {state.turn.step.status}"
+    return f"{state.status}, {turn}, {step}, {len(state.queue)} queued, {calls}"
+
+
+def play(seed: int, **choices: Any) -> Story:
+    session = Session(seed, choices)
+    with _quiet(), decoding_once():
+        try:
+            run_virtual(session.run())
+        except Exception as error:
+            thread = error.thread if isinstance(error, ViolationError) else None
+            told = session.story.text(thread, LINES_MAX)
+            raise AssertionError(f"seed {seed}: {type(error).__name__}: {error}\n\n{told}") from error
+    return session.story
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """No log lines; and no garbage is collected at times that a replay would not repeat."""
+    before = structlog.get_config()
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    was_collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        structlog.configure(**before)
+        if was_collecting:
+            gc.enable()

@@ -1,0 +1,107 @@
+"""The world of one run: what `tests.support.service_world` has, the projector's database, ingests, and the story."""
+
+import asyncio
+import random
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from schemas.codec import Record
+from schemas.ids import ThreadKey
+from schemas.state import ThreadState
+from schemas.thread import Verdict
+from schemas.tools import ToolSpec
+from schemas.topics import THREAD_EVENTS_DLQ
+from services.chassis.fold_loop import FoldLoopSettings
+from services.runtime.limits import Limits
+from services.runtime.model import Model
+from tests.simulation.plan import Plan
+from tests.simulation.processes import IngestProcess, ProjectorProcess
+from tests.simulation.story import Story
+from tests.support.ledger import EFFECTS
+from tests.support.memory_views import MemoryViews
+from tests.support.service_world import TOPIC, ExecutorProcess, Process, RuntimeProcess, World, WorldOptions
+
+P = TypeVar("P", bound=Process)
+T = TypeVar("T")
+
+LIMITS = Limits(
+    turn_seconds=200,
+    retry_base_seconds=0.3,
+    retry_most_seconds=2,
+    approval_seconds=40,
+    dispatch_wait_seconds=30,
+    deadline_grace_seconds=8,
+    parallel_calls=2,
+)
+FOLD_LOOP = FoldLoopSettings(
+    poll_ms=3_000,
+    load_retry_seconds=0.2,
+    assign_wait_seconds=2,
+    stale_wait_seconds=4,
+    evict_every_seconds=1,
+    keys_retry_seconds=4,
+)
+LEASE_SECONDS = 4
+TOOL_SECONDS = 8
+TOOLS = tuple(
+    ToolSpec(name=effect, effect=effect, timeout_seconds=TOOL_SECONDS, input_schema={"type": "object"})
+    for effect in EFFECTS
+)
+KINDS: dict[str, type[Process]] = {
+    "runtime": RuntimeProcess,
+    "executor": ExecutorProcess,
+    "ingest": IngestProcess,
+    "projector": ProjectorProcess,
+}
+
+
+class SimulationWorld(World):
+    store: MemoryViews  # type: ignore[assignment]  # in place of a store without a projector
+
+    def __init__(self, seed: int, plan: Plan, model: Model, story: Story) -> None:
+        options = WorldOptions(
+            partitions=plan.partitions,
+            limits=LIMITS,
+            fold_loop=FOLD_LOOP,
+            lease_seconds=LEASE_SECONDS,
+            calls_max=3,
+            drain_seconds=2.0,
+            kill_seconds=1.0,
+        )
+        super().__init__(model, options=options, faults=plan.faults(seed), idempotent=plan.idempotent, tools=TOOLS)
+        self.broker.add_topic(THREAD_EVENTS_DLQ.name, plan.partitions)
+        self.story = story
+        self._rng = random.Random(f"{seed} database")
+        self._database_seconds_max = plan.database_seconds_max
+        self.store = MemoryViews(self._database_pause if plan.database_seconds_max else None)
+
+    async def open(self, store_seconds: float = 0.0) -> None:
+        await self.publish_catalog()
+
+    async def _database_pause(self) -> None:
+        await asyncio.sleep(self._rng.uniform(0, self._database_seconds_max))
+
+    def background(self, work: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
+        task = super().background(work)
+        task.add_done_callback(self._background_done)
+        return task
+
+    def _background_done(self, task: "asyncio.Task[Any]") -> None:
+        if not task.cancelled() and task.exception() is not None:
+            self.problems.append(task.exception())  # type: ignore[arg-type]  # not None
+
+    def on_judged(self, record: Record, verdict: Verdict, state: ThreadState) -> None:
+        self.story.tell_record(record, verdict, state.seq)
+
+    def alive(self, kind: type[P]) -> list[P]:
+        return [process for process in self.processes if isinstance(process, kind) and process.is_alive]
+
+    def end(self, partition: int) -> int:
+        return len(self.broker.records(TOPIC, partition))
+
+    def stored_state(self, key: ThreadKey) -> Any:
+        """As the views have it, for who reads them; None where they do not."""
+        if self.store.is_away or self.store.tables is None:
+            return None
+        row = self.store.tables.state(key)
+        return None if row is None else row.state
