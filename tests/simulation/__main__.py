@@ -3,7 +3,7 @@
 import argparse
 import sys
 
-from tests.simulation import play
+from tests.simulation.session import play
 from tests.simulation.runner import play_many
 
 

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from contextlib import closing
 from typing import NamedTuple
 
+from tests.simulation.session import play
+
 PROGRESS_SECONDS = 2.0
 SEEDS_PER_COLLECTION = 20
 CHUNK = 10
@@ -51,16 +53,13 @@ def _results(pool: "multiprocessing.pool.Pool", first: int, count: int) -> Itera
 
 
 def _begin() -> None:
-    from tests.simulation import session  # noqa: F401 - what it imports is not collected again
-
+    """What was imported is not collected again."""
     gc.collect()
     gc.freeze()
     gc.disable()
 
 
 def play_one(seed: int) -> Played:
-    from tests.simulation import play
-
     try:
         play(seed)
     except AssertionError as error:

@@ -1,4 +1,8 @@
-"""One run: things go wrong for a while, then everything is mended, and the world has to come to rest."""
+"""All services, run on a simulated log, clock, database, model and outside world, under everything that may go wrong.
+
+One run: things go wrong for a while, then everything is mended, and the world has to come to rest. The seed decides
+everything: the same seed gives the same story, byte for byte.
+"""
 
 import asyncio
 import gc
@@ -154,6 +158,9 @@ def _brief(state: ThreadState) -> str:
 
 
 def play(seed: int, **choices: Any) -> Story:
+    """Raises AssertionError, with the seed and its story, for what must not be. `choices` are fields of the `Plan` that
+    the seed shall not decide.
+    """
     session = Session(seed, choices)
     with _quiet(), decoding_once():
         try:

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from tests.conftest import PROFILE
-from tests.simulation import play
+from tests.simulation.session import play
 
 SEEDS = 500 if PROFILE != "default" else 30
 SEEDS_PER_TEST = 10
