@@ -64,12 +64,11 @@ async def test_the_same_rows_whatever_the_batching_and_as_in_memory(database: st
     assert sums[0]["events"][0] > 200 and sums[0]["items"][0] > 20 and sums[0]["dead_letters"][0] > 0
     assert sums == [sums[0]] * len(sums)
 
-    memory = Projected(partition_of=lambda _: 3).project(records).tables
+    memory = Projected(partition_of=lambda _: 3).project(records)
     real = await stored(database, settings, generation)
-    for table, rows in memory.rows.items():
-        expected = [{name: value for name, value in row.items() if value is not None} for row in rows.values()]
-        found = list(real.rows[table].values())
-        assert sorted(map(repr, map(_sorted, found))) == sorted(map(repr, map(_sorted, expected))), table
+    for table, rows in memory.everything().items():
+        expected = [{name: value for name, value in row.items() if value is not None} for row in rows]
+        assert sorted(map(repr, map(_sorted, real[table]))) == sorted(map(repr, map(_sorted, expected))), table
 
 
 def _sorted(row: dict[str, Any]) -> Any:

@@ -30,7 +30,6 @@ from tests.support.histories import (
     History,
 )
 from tests.support.simulated_log import SimulatedBroker
-from tests.support.view_tables import Tables
 from tests.support.walks import GO_ON, as_read, walk
 
 TOPIC = THREAD_EVENTS.name
@@ -102,15 +101,14 @@ async def another_generation(dsn: str, settings: ProjectorSettings) -> Generatio
         await connection.close()
 
 
-async def stored(dsn: str, settings: ProjectorSettings, generation: Generation) -> Tables:
-    """What the database has, as the tables in memory hold it."""
-    tables = Tables()
+async def stored(dsn: str, settings: ProjectorSettings, generation: Generation) -> dict[str, list[dict[str, Any]]]:
+    """What the database has, as the tables in memory hold it, but without nulls."""
+    tables = {}
     connection = await connect(dsn, settings, generation.schema)
     try:
         for table in TABLES:
             if table != "positions":
-                rows = await connection.fetch(f"select * from {table}")
-                tables.rows[table] = {number: _plain(row) for number, row in enumerate(rows)}
+                tables[table] = [_plain(row) for row in await connection.fetch(f"select * from {table}")]
     finally:
         await connection.close()
     return tables

@@ -5,6 +5,7 @@ halves only where the database refuses a record.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from schemas.codec import Record, Unreadable, decode
 from schemas.ids import ThreadKey
@@ -19,7 +20,7 @@ from tests.support.memory_views import MemoryViews
 
 DEAD_LETTER_BYTES_MAX = ProjectorSettings.model_fields["projector_dead_letter_bytes_max"].default
 Decode = Callable[[Incoming], Record | Unreadable]
-_Decoded = tuple[Incoming, Record | Unreadable]
+Decoded = tuple[Incoming, Record | Unreadable]
 
 
 def decode_incoming(incoming: Incoming) -> Record | Unreadable:
@@ -47,13 +48,13 @@ def fold_from_zero(
 ) -> Tables:
     tables = Tables()
     tables.claim(records, "fold", "cluster")
-    kept: dict[ThreadKey, Kept] = {}
+    fold = Fold(tables, partition_of, refuses)
     for of_partition in records.values():
         parts = [[(incoming, decode_one(incoming)) for incoming in of_partition]]
         while parts:
             part = parts.pop()
             try:
-                _fold(tables, part, kept, partition_of, refuses)
+                fold.take(part)
             except RowRefusedError as error:
                 middle = len(part) // 2
                 if middle > 0:
@@ -61,26 +62,28 @@ def fold_from_zero(
                 else:
                     incoming = part[0][0]
                     reason = f"the database refuses a row of it: {error}"
-                    refused = Refused(incoming.partition, incoming.offset, reason)
-                    _fold(tables, part, kept, partition_of, refuses, refused)
+                    fold.take(part, Refused(incoming.partition, incoming.offset, reason))
     return tables
 
 
-def _fold(
-    tables: Tables,
-    part: Sequence[_Decoded],
-    kept: dict[ThreadKey, Kept],
-    partition_of: Callable[[ThreadKey], int],
-    refuses: Refuses | None,
-    refused: Refused | None = None,
-) -> None:
-    if not part:
-        return
-    batch = Batch(THREAD_EVENTS.name, kept, partition_of, DEAD_LETTER_BYTES_MAX, refused)
-    for incoming, decoded in part:
-        batch.take(incoming, decoded)
-    batch.finish()
-    partition, end = part[0][0].partition, part[-1][0].offset + 1
-    at = tables.positions[partition]
-    tables.commit(batch, [Span(partition, at.owner_epoch, at.next_offset, end)], refuses)
-    kept.update(batch.kept)
+@dataclass
+class Fold:
+    """Partitions have to be claimed."""
+
+    tables: Tables
+    partition_of: Callable[[ThreadKey], int]
+    refuses: Refuses | None = None
+    kept: dict[ThreadKey, Kept] = field(default_factory=dict)
+
+    def take(self, part: Sequence[Decoded], refused: Refused | None = None) -> None:
+        """Records of one partition, as one batch. Raises RowRefusedError; then nothing of them is taken."""
+        if not part:
+            return
+        batch = Batch(THREAD_EVENTS.name, self.kept, self.partition_of, DEAD_LETTER_BYTES_MAX, refused)
+        for incoming, decoded in part:
+            batch.take(incoming, decoded)
+        batch.finish()
+        partition, end = part[0][0].partition, part[-1][0].offset + 1
+        at = self.tables.positions[partition]
+        self.tables.commit(batch, [Span(partition, at.owner_epoch, at.next_offset, end)], self.refuses)
+        self.kept.update(batch.kept)

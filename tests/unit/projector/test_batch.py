@@ -124,13 +124,13 @@ def test_records_of_no_thread_leave_a_state_and_no_thread_row() -> None:
     assert batch.rows.new_threads == []
     assert len(batch.rows.new_states) == 1
     history.append(created(), USER)
-    tables = Projected().project(as_read(history), 1).tables
+    tables = Projected().project(as_read(history), 1)
     assert [row["seq"] for row in tables.all("threads")] == [2]
 
 
 def test_a_recovery_is_seen_on_the_turn() -> None:
     history = History().in_step()
     history.apply(turn_recovered(history.state, "B"), RUNTIME)
-    (turn,) = Projected().project(as_read(history)).tables.all("turns")
+    (turn,) = Projected().project(as_read(history)).all("turns")
     assert (turn["recovered_by"], turn["recovered_at"]) == ("B", history.now_ms)
     assert turn["status"] == "open"

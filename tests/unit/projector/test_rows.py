@@ -37,7 +37,7 @@ from tests.support.walks import as_read
 
 def rows(history: History, table: str) -> list[Row]:
     """After batches of one record each, so that every change goes the long way."""
-    return Projected().project(as_read(history), 1).tables.all(table)
+    return Projected().project(as_read(history), 1).all(table)
 
 
 def test_a_call_from_proposal_to_result() -> None:
