@@ -3,8 +3,8 @@
 import argparse
 import sys
 
-from tests.simulation.session import play
 from tests.simulation.runner import play_many
+from tests.simulation.session import play
 
 
 def main() -> int:
