@@ -44,8 +44,8 @@ class Conversation:
         self._last_step = (0, 0)
         self._heard: dict[str, str] = {}
         """By call, the output that was shown as it came."""
-        self._waiting: dict[str, str] = {}
-        """By id, the steering inputs that no step has taken yet."""
+        self._waiting: dict[str, tuple[str, bool]] = {}
+        """By id, the steering inputs that no step has taken yet, and whether each is for the open turn alone."""
         self._at_line_start = True
         self.open_turn: int | None = None
 
@@ -109,12 +109,13 @@ class Conversation:
         if fact.kind == "input.submitted":
             if data.get("mode") != "steer":
                 return ""
-            self._waiting[str(data["input"])] = text = _said(data)
+            text = _said(data)
+            self._waiting[str(data["input"])] = text, data.get("expected_turn") is not None
             return self._own_line(YELLOW, f"{fact.body['actor']} steers: {text}")
         inputs = data.get("inputs")
         taken = [self._waiting.pop(str(each), None) for each in (inputs if isinstance(inputs, list) else [])]
         place = f"turn {data['turn']}, step {data['step']}"
-        return "".join([self._own_line(YELLOW, f"{place} takes it up: {text}") for text in taken if text])
+        return "".join([self._own_line(YELLOW, f"{place} takes it up: {each[0]}") for each in taken if each])
 
     def _settled_by_people(self, fact: Fact) -> str:
         """Of what policies decide, only what they deny is worth a line."""
@@ -168,9 +169,12 @@ class Conversation:
     def _turn_ended(self, data: JsonObject) -> str:
         self.open_turn = None
         outcome, reason = str(data["outcome"]), data.get("reason")
+        dropped = [text for text, is_for_this_turn in self._waiting.values() if is_for_this_turn]
+        self._waiting.clear()
+        untaken = "".join([self._own_line(YELLOW, f"the turn did not take up: {text}") for text in dropped])
         if outcome == "completed":
-            return self._new_line()
-        return self._own_line(YELLOW, f"the turn ended: {outcome}{f' ({reason})' if reason else ''}")
+            return untaken or self._new_line()
+        return untaken + self._own_line(YELLOW, f"the turn ended: {outcome}{f' ({reason})' if reason else ''}")
 
     def _own_line(self, color: str, text: str) -> str:
         return self._new_line() + self._write(self._paint(color, text)) + self._new_line()

@@ -128,6 +128,15 @@ def test_a_steering_input_is_shown_and_by_which_step_it_is_taken() -> None:
     ]
 
 
+def test_what_was_said_for_a_turn_that_ended_first_is_told() -> None:
+    items: JsonValue = [{"type": "text", "text": "too late"}]
+    said: JsonObject = {"input": "a", "mode": "steer", "items": items, "expected_turn": 1}
+    stays: JsonObject = {**said, "input": "b", "expected_turn": None}
+    ended = fact("turn.ended", {"turn": 1, "outcome": "completed"})
+    events = [fact("input.submitted", said), fact("input.submitted", stays), ended, ended]
+    assert shown(*events).splitlines()[2:] == ["the turn did not take up: too late"]
+
+
 def test_the_open_turn_is_known() -> None:
     conversation = Conversation(colors=True)
     conversation.fact(fact("turn.started", {"turn": 3}))
