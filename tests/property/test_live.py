@@ -22,7 +22,7 @@ from services.chassis.states import StatesUnavailableError
 from services.ingest.frames import FoldedRecord, Frame
 from services.ingest.live import BehindError, LiveLimits, Watch, WatchCutError, Watches
 from services.ingest.watched import TailLimits
-from tests.support.folded_views import FoldedViews
+from tests.support.followed_views import FollowedViews
 from tests.support.simulated_log import Faults, SimulatedBroker, SimulatedLog
 from tests.support.virtual_time import EPOCH_MS, VirtualClock, run_virtual
 
@@ -98,8 +98,8 @@ class World:
         self.limits = limits
         self.random = Random(seed)
         self.broker = SimulatedBroker(topics, VirtualClock(), faults=faults)
-        self.views = FoldedViews(self.broker)
-        self.oracle = FoldedViews(self.broker)
+        self.views = FollowedViews(self.broker)
+        self.oracle = FollowedViews(self.broker)
         self.producer = self.broker.connect()
         self.clients: list[Client] = []
         self.drawn = 0
@@ -130,7 +130,7 @@ class World:
                 self.views.advance(draw.randrange(PARTITIONS), draw.randint(1, 6))
             case "watch" if len(self.clients) < CLIENTS_MAX:
                 self.see_all()
-                self.clients.append(Client(key, draw.randint(0, len(self.oracle.events[key]))))
+                self.clients.append(Client(key, draw.randint(0, len(self.oracle.events(key)))))
             case "read" if self.clients:
                 await self.read(draw.choice(self.clients))
             case "drop" if self.clients:
@@ -169,7 +169,7 @@ class World:
             THREAD_EVENTS.name, partition, [Outgoing(raw_key, made.value, made.headers)]
         )
         self.see_all()
-        if len(self.oracle.events[key]) == 1:
+        if len(self.oracle.events(key)) == 1:
             self.watches.note_created(key, offset)
 
     async def read(self, client: Client, wait_seconds: float = 0.02) -> None:
@@ -201,7 +201,7 @@ async def _live(limits: LiveLimits, seed: int, operations: int) -> None:
     for partition in range(PARTITIONS):
         world.views.advance(partition)
     for client in world.clients:
-        expected = world.oracle.events[client.key][client.first :]
+        expected = world.oracle.events(client.key)[client.first :]
         for _ in range(400):
             if client.seen == expected:
                 break

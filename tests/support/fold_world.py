@@ -13,7 +13,7 @@ from schemas.thread import Verdict
 from schemas.topics import THREAD_EVENTS
 from services.chassis.fold_loop import FoldLoop, FoldLoopSettings, Held, Partition
 from services.chassis.log import Outgoing
-from tests.support.folded_states import FoldedStates
+from tests.support.followed_views import FollowedViews
 from tests.support.histories import RUNTIME, USER, History, created, submitted
 from tests.support.simulated_log import SimulatedBroker
 from tests.support.virtual_time import VirtualClock
@@ -74,7 +74,7 @@ class FoldWorld:
     def __init__(self, partitions: int = 1) -> None:
         self.partitions = partitions
         self.broker = SimulatedBroker({TOPIC: partitions}, VirtualClock())
-        self.store = FoldedStates(self.broker)
+        self.store = FollowedViews(self.broker)
         self.log = self.broker.connect()
         self.histories: dict[str, History] = {}
         self.follower = Recorder()

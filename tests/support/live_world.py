@@ -13,7 +13,7 @@ from schemas.topics import THREAD_EVENTS, THREAD_PROGRESS
 from services.chassis.log import Outgoing
 from services.ingest.frames import Frame
 from services.ingest.live import LiveLimits, Watches
-from tests.support.folded_views import FoldedViews
+from tests.support.followed_views import FollowedViews
 from tests.support.simulated_log import Faults, SimulatedBroker
 from tests.support.virtual_time import EPOCH_MS, VirtualClock
 
@@ -27,7 +27,7 @@ class LiveWorld:
     def __init__(self, limits: LiveLimits, partitions: int, faults: Faults | None) -> None:
         topics = {THREAD_EVENTS.name: partitions, THREAD_PROGRESS.name: partitions}
         self.broker = SimulatedBroker(topics, VirtualClock(), faults=faults)
-        self.views = FoldedViews(self.broker)
+        self.views = FollowedViews(self.broker)
         self.limits = limits
         self.partitions = partitions
         self._producer = self.broker.connect()

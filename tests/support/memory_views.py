@@ -235,7 +235,7 @@ class MemoryViews:
         def read(tables: Tables | None) -> FoldedRecord | None:
             rows = {} if tables is None else tables.of("events", key)
             newest_first = (rows[seq,] for seq in range(len(rows), 0, -1))
-            return next((_folded(row) for row in newest_first if row[3:5] == (partition, offset)), None)
+            return next((folded(row) for row in newest_first if row[3:5] == (partition, offset)), None)
 
         return await self._ask_states(read)
 
@@ -249,7 +249,7 @@ class MemoryViews:
             records: list[FoldedRecord] = []
             size = 0
             for seq in range(after + 1, min(through, len(rows)) + 1):
-                record = _folded(rows[seq,])
+                record = folded(rows[seq,])
                 if applied_only and record.effect != "applied":
                     continue
                 if len(records) == limit or size >= self.page_bytes_max:
@@ -422,7 +422,7 @@ def _resolved_ms(tables: Tables, key: ThreadKey, call: str, after: int) -> int |
     """When it was last resolved."""
     rows = tables.of("events", key)
     for seq in range(len(rows), after, -1):
-        record = _folded(rows[seq,])
+        record = folded(rows[seq,])
         is_resolution = (record.kind, record.effect) == ("tool_call.resolved", "applied")
         if is_resolution and record.data is not None and orjson.loads(record.data)["call"] == call:
             return record.time_ms
@@ -458,7 +458,7 @@ def _stored(row: tuple[Any, ...]) -> Stored:
     return Stored(EventId(event_id), kind, DataHash(data_hash), partition, offset, seq, effect, reason)
 
 
-def _folded(row: tuple[Any, ...]) -> FoldedRecord:
+def folded(row: tuple[Any, ...]) -> FoldedRecord:
     _, _, seq, partition, offset, event_id, kind, time_ms, actor, _, cause, _, _, effect, reason, _ = row
     time_ms, data = min(time_ms, TIME_MS_MAX), row[EVENT_DATA]
     return FoldedRecord(seq, event_id, kind, time_ms, actor, cause, effect, reason, partition, offset, data)

@@ -34,7 +34,7 @@ from services.runtime.scheduling import ModelSlots
 from services.tool_executor.leases import Leases
 from services.tool_executor.loop import Executor, ExecutorOptions
 from services.tool_executor.metrics import ExecutorMetrics
-from tests.support.folded_states import FoldedStates
+from tests.support.followed_views import FollowedViews
 from tests.support.ledger import POOL, TOOLS, Ledger, LedgerTools
 from tests.support.simulated_log import Faults, SimulatedBroker
 from tests.support.virtual_time import Host, VirtualClock
@@ -102,7 +102,7 @@ class World:
         self.broker = SimulatedBroker(topics, self.clock, faults=faults, idempotent=idempotent)
         self.broker.on_stored = self.on_stored
         self._judged: dict[ThreadKey, Judged] = {}
-        self.store = FoldedStates(self.broker)
+        self.store = FollowedViews(self.broker)
         self.ledger = Ledger()
         self.log = self.broker.connect("client")
         self.processes: list[Process] = []

@@ -120,7 +120,7 @@ async def test_a_row_that_is_newer_than_the_reader_does_no_harm() -> None:
         if loading.is_set():
             await asyncio.sleep(1)
 
-    world.store._pause = slow
+    world.store.pause = slow
     async with world.following() as loop:
         loading.set()
         await world.say("a", "one")
@@ -147,7 +147,7 @@ async def test_the_loop_does_not_wait_for_the_database() -> None:
         async def slow() -> None:
             await asyncio.sleep(5)
 
-        world.store._pause = slow
+        world.store.pause = slow
         await world.say("idle")
         await world.say("active")
         await asyncio.sleep(0.1)
@@ -237,12 +237,12 @@ async def test_a_log_that_grew_while_the_rows_were_read_is_not_another() -> None
     async def grow() -> None:
         await world.say("a")
         world.store.advance()
-        world.store._pause = at_once
+        world.store.pause = at_once
 
     async def at_once() -> None:
         pass
 
-    world.store._pause = grow
+    world.store.pause = grow
     async with world.following() as loop:
         assert not loop.partitions[0].foreign_store
         assert loop.partitions[0].relied_on == 2

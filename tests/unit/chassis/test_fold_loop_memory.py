@@ -131,7 +131,7 @@ async def test_a_thread_that_becomes_active_while_the_position_is_read_stays() -
     async with world.following(EVICTING) as loop:
         await world.say("a")
         await asyncio.sleep(0.5)
-        world.store._pause = slow
+        world.store.pause = slow
         await asyncio.sleep(0.5)
         await world.activate("a")
         world.store.advance()
@@ -193,7 +193,7 @@ async def test_states_that_come_after_the_partition_is_lost_are_dropped() -> Non
         await asyncio.sleep(1)
 
     async with world.following() as loop:
-        world.store._pause = slow
+        world.store.pause = slow
         partition = loop.partitions[0]
         await world.say("a")
         await asyncio.sleep(0.5)
@@ -342,7 +342,7 @@ async def test_a_partition_that_is_lost_while_a_thread_is_refolded_is_left_alone
         world.follower.fails_on.add("a")
         await world.idle("a")
         world.store.advance()
-        world.store._pause = slow
+        world.store.pause = slow
         await asyncio.sleep(PAUSES.first_seconds + 2)
         await loop.revoked(frozenset({TopicPartition(TOPIC, 0)}))
         await asyncio.sleep(5)

@@ -90,7 +90,7 @@ async def test_a_takeover_is_also_seen_on_a_thread_whose_row_was_idle() -> None:
         async def slow() -> None:
             await asyncio.sleep(3)
 
-        world.store._pause = slow
+        world.store.pause = slow
         await runtime(world, "r2")
         judged = await world.until_rest(key)
         assert len(judged.applied(TurnRecovered)) == 1
