@@ -113,6 +113,7 @@ class Asking:
 
     async def _ask(self, partition: Partition, held: Held, call: Call, asked: Asked, hook: ReconcileHook) -> None:
         async with self._places:
+            asked.asked_ms = self._clock.now_ms()
             asked.answer = await self._answer(hook, held.key, call)
         self._look(partition, held)
 
@@ -151,7 +152,9 @@ class Asking:
             note=answer.note,
             asked=asked.asked,
         )
-        step = next_step(held.state, call, answer, now_ms, asked.asked, asked.tries, self._options.limits)
+        step = next_step(
+            held.state, call, answer, asked.asked_ms, now_ms, asked.asked, asked.tries, self._options.limits
+        )
         match step:
             case AskAgain(at_ms=at_ms, is_try=is_try):
                 asked.tries += is_try

@@ -90,15 +90,24 @@ def over_at_ms(call: Call, limits: ReconcileLimits) -> int:
 
 
 def next_step(
-    state: ThreadState, call: Call, answer: Answer, now_ms: int, asked: int, tries: int, limits: ReconcileLimits
+    state: ThreadState,
+    call: Call,
+    answer: Answer,
+    asked_ms: int,
+    now_ms: int,
+    asked: int,
+    tries: int,
+    limits: ReconcileLimits,
 ) -> Step:
-    """`asked`: how often so far, this time included; `tries`: how often the answer said nothing before."""
+    """`asked_ms`: when this answer was asked for; what it says may have been so then, and not any more. `asked`: how
+    often so far, this time included. `tries`: how often the answer said nothing before.
+    """
     again_at_ms = now_ms + delay_ms(limits, asked)
     match answer.status:
         case "done":
             return _resolved(call, "succeeded", "the downstream says that it was done", answer)
-        case "not_done" if now_ms < over_at_ms(call, limits):
-            return AskAgain(min(again_at_ms, over_at_ms(call, limits)), is_try=False)
+        case "not_done" if asked_ms < over_at_ms(call, limits):
+            return AskAgain(max(now_ms, min(again_at_ms, over_at_ms(call, limits))), is_try=False)
         case "not_done":
             why_not = why_not_again(state, call)
             if why_not is None:

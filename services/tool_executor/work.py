@@ -39,6 +39,8 @@ class Asked:
     """When to ask; None while an answer or an append is under way, and once it is left to people."""
     asked: int = 0
     tries: int = 0
+    asked_ms: int = 0
+    """When the answer that came last was asked for."""
     answer: Answer | None = None
     resolved_at: int | None = None
     """Offset of the resolution that was appended. Where it took no effect, the call is asked about again."""

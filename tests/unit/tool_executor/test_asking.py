@@ -119,6 +119,24 @@ async def test_not_done_is_believed_only_after_the_calls_own_deadline_and_then_i
 
 
 @in_virtual_time
+async def test_a_slow_answer_is_of_the_time_when_it_was_asked_for() -> None:
+    """It looked before the deadline, when there was no charge yet, and says so after it."""
+    async with world_of() as world:
+        key = await begun_and_dead(world)
+
+        async def slow() -> object:
+            await asyncio.sleep(25)
+            return {"status": "not_done"}
+
+        downstream = Downstream(world, slow, slow, {"status": "done"})
+        await asking(world, downstream)
+        judged = await world.until_rest(key)
+        assert [resolved.decision for resolved in resolutions(judged)] == ["succeeded"]
+        _, (second_at, _), (third_at, _) = downstream.asked
+        assert second_at < OVER < third_at
+
+
+@in_virtual_time
 async def test_an_effect_that_comes_late_is_found_before_the_deadline() -> None:
     """The executor that was taken for lost was merely cut off from the log, and did it."""
     async with world_of() as world:

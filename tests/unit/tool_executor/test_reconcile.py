@@ -55,7 +55,7 @@ def unknown_call(last: bool = False) -> History:
 def step_of(history: History, answer: Answer, *, early: bool = False, tries: int = 0):
     call = history.only_call
     now_ms = over_at_ms(call, LIMITS) - (1 if early else 0)
-    return next_step(history.state, call, answer, now_ms, tries + 1, tries, LIMITS)
+    return next_step(history.state, call, answer, now_ms, now_ms, tries + 1, tries, LIMITS)
 
 
 # What is asked about
@@ -170,12 +170,22 @@ def test_not_done_is_believed_only_when_nobody_can_be_at_it_any_more():
     assert step_of(history, Answer("not_done"), tries=2).decision == "again"
 
 
+def test_an_answer_that_was_asked_for_before_the_deadline_is_of_before_it():
+    history = unknown_call()
+    call = history.only_call
+    over_ms = over_at_ms(call, LIMITS)
+    step = next_step(history.state, call, Answer("not_done"), over_ms - 1, over_ms + 5_000, 1, 0, LIMITS)
+    assert step == AskAgain(over_ms + 5_000, is_try=False)
+    assert next_step(history.state, call, Answer("done"), over_ms - 1, over_ms, 1, 0, LIMITS).decision == "succeeded"
+
+
 def test_long_before_that_it_is_asked_again_with_growing_pauses():
     history = unknown_call()
     call = history.only_call
     now_ms = call.claimed_ms
     pauses = [
-        next_step(history.state, call, Answer("not_done"), now_ms, n, 0, LIMITS).at_ms - now_ms for n in range(1, 8)
+        next_step(history.state, call, Answer("not_done"), now_ms, now_ms, n, 0, LIMITS).at_ms - now_ms
+        for n in range(1, 8)
     ]
     assert pauses == [2_000, 4_000, 8_000, 16_000, 32_000, 60_000, 60_000]
 
@@ -234,13 +244,22 @@ BEGINNINGS = st.sampled_from(
 STATUSES = st.sampled_from(["done", "not_done", "unknown"])
 
 
-@given(BEGINNINGS, st.booleans(), STATUSES, st.integers(-200_000, 200_000), st.integers(1, 40), st.integers(0, 40))
-def test_what_is_resolved_takes_effect_and_asking_ends(begin, last, status, later_ms, asked, tries):
+@given(
+    BEGINNINGS,
+    st.booleans(),
+    STATUSES,
+    st.integers(-200_000, 200_000),
+    st.integers(0, 60_000),
+    st.integers(1, 40),
+    st.integers(0, 40),
+)
+def test_what_is_resolved_takes_effect_and_asking_ends(begin, last, status, later_ms, took_ms, asked, tries):
     history = unknown_call(last)
     begin(history)
     call = history.only_call
-    now_ms = over_at_ms(call, LIMITS) + later_ms
-    step = next_step(history.state, call, Answer(status), now_ms, asked, tries, LIMITS)
+    asked_ms = over_at_ms(call, LIMITS) + later_ms
+    now_ms = asked_ms + took_ms
+    step = next_step(history.state, call, Answer(status), asked_ms, now_ms, asked, tries, LIMITS)
     match step:
         case ToolCallResolved():
             assert history.append(step, EXECUTOR).effect == "applied"
@@ -248,8 +267,9 @@ def test_what_is_resolved_takes_effect_and_asking_ends(begin, last, status, late
             assert status == "done" or (status == "not_done" and later_ms >= 0)
             assert (history.only_call.outcome == "succeeded") == (status == "done")
         case AskAgain(at_ms=at_ms, is_try=is_try):
-            assert now_ms < at_ms <= now_ms + 60_000
-            assert is_try or at_ms <= over_at_ms(call, LIMITS), "what is no try ends with the deadline"
+            assert now_ms <= at_ms <= now_ms + 60_000
+            assert is_try or at_ms <= max(now_ms, over_at_ms(call, LIMITS)), "what is no try ends with the deadline"
+            assert is_try or asked_ms < over_at_ms(call, LIMITS)
             assert not is_try or tries + 1 < LIMITS.tries
         case LeaveToPeople():
             assert status == "unknown"
