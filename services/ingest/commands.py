@@ -5,6 +5,7 @@ process appended, then in the `events` view; what neither knows yet, the fold re
 the second step is left out: the fold alone remembers a thread's last 256 commands.
 """
 
+import contextlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -207,8 +208,10 @@ class Commands:
         raw_key = key.to_bytes()
         records = [Outgoing(raw_key, item.value, item.headers, item.record.time_ms) for item in encoded]
         self._under_way[key.tenant] += 1
+        on_the_way = self._known.submitting(key) if accepted.needs == "room" else contextlib.nullcontext()
         try:
-            offsets = await self._appender.append(THREAD_EVENTS.name, partition, records)
+            with on_the_way:
+                offsets = await self._appender.append(THREAD_EVENTS.name, partition, records)
         except LogError as error:
             self._metrics.appends_failed.inc()
             raise ProblemError(Problem(LOG_UNAVAILABLE, f"{error}. The command may have been stored.")) from error

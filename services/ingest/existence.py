@@ -4,7 +4,9 @@ A thread that this process does not know is looked up in the view. The view may 
 once the view has passed the end that the log had when the request came.
 """
 
+import contextlib
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -52,12 +54,14 @@ class _Known:
     """Of the last record that was counted in `queued`."""
     submitted: deque[int] = field(default_factory=lambda: deque(maxlen=_APPENDS_REMEMBERED))
     """Offsets of inputs that this process appended since."""
+    under_way: int = 0
+    """Inputs that this process has given to the log and that it has not acknowledged."""
     is_closing: bool = False
     """Whether somebody has asked to close it, as far as this process knows: that always takes effect, and stays so."""
 
     def estimate(self) -> int:
         """At least as many as wait, as far as this process knows."""
-        return self.queued + len(self.submitted)
+        return self.queued + len(self.submitted) + self.under_way
 
     def see(self, queued: int, offset: int) -> None:
         if offset < self.offset:
@@ -116,6 +120,18 @@ class KnownThreads:
             known.submitted.append(offset)
         elif kind == ThreadCloseRequested.kind:
             known.is_closing = True
+
+    @contextlib.contextmanager
+    def submitting(self, key: ThreadKey) -> Iterator[None]:
+        """While an input is on its way to the log it counts as one that waits: however many come at once, no more get
+        through than there is room for.
+        """
+        known = self._known.get(key) or _Known()
+        known.under_way += 1
+        try:
+            yield
+        finally:
+            known.under_way -= 1
 
     def note_state(self, key: ThreadKey, state: ThreadState) -> None:
         known = self._known.get(key)
