@@ -306,6 +306,25 @@ async def test_http(sandbox, offered):
             assert all(end.outcome == "succeeded" for end, _ in ends)
 
 
+async def test_a_cancelled_call_is_told_to_an_http_server(sandbox, offered, tmp_path):
+    port = free_port()
+    config = McpServerConfig(url=f"http://127.0.0.1:{port}/mcp")
+    with http_server(port):
+        async with serving(config, sandbox, offered) as server:
+            assert await server.wait_connected(CONNECT_SECONDS)
+            cancelled = asyncio.Event()
+            hanging = asyncio.ensure_future(
+                server.run(request("hang", folder=str(tmp_path)), lambda _text: None, cancelled)
+            )
+            await eventually((tmp_path / "hang.started").exists)
+            cancelled.set()
+            end = await hanging
+            assert end.outcome == "lost"
+            assert "cancelled" in end.evidence
+            await eventually((tmp_path / "hang.cancelled").exists)
+            assert (await run(server, request("greet", name="you")))[0].outcome == "succeeded"
+
+
 async def test_an_http_server_that_is_away_leaves_calls_not_started(sandbox, offered):
     port = free_port()
     config = McpServerConfig(url=f"http://127.0.0.1:{port}/mcp", call_wait_seconds=0.5)

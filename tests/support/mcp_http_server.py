@@ -3,6 +3,7 @@
 import asyncio
 import os
 import sys
+from pathlib import Path
 from typing import Any
 
 import mcp_types
@@ -29,6 +30,18 @@ async def slow(seconds: float) -> str:
     """Take a while."""
     await asyncio.sleep(seconds)
     return "done"
+
+
+@server.tool()
+async def hang(folder: str) -> str:
+    """Never answer, and leave a mark when it begins and when it is cancelled."""
+    (Path(folder) / "hang.started").touch()
+    try:
+        await asyncio.sleep(3600)
+    except asyncio.CancelledError:
+        (Path(folder) / "hang.cancelled").touch()
+        raise
+    return "never"
 
 
 @server.tool()
