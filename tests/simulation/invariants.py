@@ -9,11 +9,15 @@ from schemas.canonical import call_hash
 from schemas.codec import Record
 from schemas.events import (
     InputSubmitted,
+    InputWithdrawn,
+    StepStarted,
+    ThreadCloseRequested,
     ToolCallApproved,
     ToolCallFinished,
     ToolCallLost,
     ToolCallResolved,
     ToolCallStarted,
+    TurnCancelRequested,
     TurnEnded,
     TurnStarted,
 )
@@ -24,17 +28,9 @@ from tests.simulation.clients import Clients, Command, Watcher
 from tests.simulation.memo import decode_incoming
 from tests.simulation.model import SeededModel
 from tests.simulation.processes import IngestProcess
-from tests.simulation.world import SimulationWorld
+from tests.simulation.world import CLIENT_TOOL, SimulationWorld
 from tests.support.service_world import TOPIC, ExecutorProcess, Judged, RuntimeProcess
 from tests.support.views_equal import assert_views_equal
-
-LEAVES_BY = {
-    "turn.started": "a turn takes it",
-    "step.started": "a step takes it",
-    "input.withdrawn": "it is withdrawn",
-    "thread.close_requested": "the thread closes",
-}
-"""Kinds of records with which an input may leave the queue, whatever its mode."""
 
 
 class Broken(NamedTuple):
@@ -52,6 +48,7 @@ class Run:
     watchers: list[Watcher]
     cut_off: set[str]
     """Owners of processes that did not live, awake, from their start to the end."""
+    stood_still: set[str]
 
     @property
     def threads(self) -> dict[ThreadKey, Judged]:
@@ -113,7 +110,7 @@ def _leaves_once(key: ThreadKey, thread: Judged, event: InputSubmitted) -> Itera
     before = NOTHING
     for record, _, state in thread.records:
         if _queues(before, event.input) and not _queues(state, event.input):
-            left.append(_why_left(record, event, before))
+            left.append(_why_left(record, event))
         before = state
     if len(left) != 1 or not left[0]:
         yield Broken(f"input {event.input} ({event.mode}) left the queue {len(left)} times: {left}", key)
@@ -123,20 +120,20 @@ def _queues(state: ThreadState, input_id: str) -> bool:
     return any(item.input == input_id for item in state.queue)
 
 
-def _why_left(record: Record, event: InputSubmitted, before: ThreadState) -> str:
+def _why_left(record: Record, event: InputSubmitted) -> str:
     """Empty where nobody can have wanted it."""
-    data: Any = record.data
-    if record.kind in {"turn.started", "step.started"}:
-        return LEAVES_BY[record.kind] if event.input in data.inputs else ""
-    if record.kind in LEAVES_BY:
-        return LEAVES_BY[record.kind]
-    is_over = before.turn is None or event.expected_turn != before.turn.turn or record.kind == "turn.ended"
-    if event.expected_turn is not None and is_over:
-        return "its turn is over"
-    if record.kind == "turn.cancel_requested" and data.discard:
-        return "its cancel discards it"
-    was_discarding = any(True for _ in ()) or (record.kind == "turn.ended")
-    return "its turn ended after a cancel that discards" if was_discarding and event.mode == "steer" else ""
+    data = record.data
+    if isinstance(data, TurnStarted | StepStarted):
+        return "it is taken" if event.input in data.inputs else ""
+    if isinstance(data, InputWithdrawn):
+        return "it is withdrawn" if event.input == data.input else ""
+    if isinstance(data, ThreadCloseRequested):
+        return "the thread closes"
+    if isinstance(data, TurnCancelRequested):
+        return "its sender wants it discarded" if data.discard and event.mode == "steer" else ""
+    if isinstance(data, TurnEnded):
+        return "its turn is over" if event.expected_turn == data.turn else ""
+    return ""
 
 
 @invariant
@@ -153,15 +150,9 @@ def answers_are_true(run: Run) -> Iterator[Broken]:
         yield Broken(f"{command}: {problem}", command.thread)
 
 
-EXPECTED_REFUSALS = {
-    400: frozenset[str](),
-    404: frozenset[str](),
-    409: frozenset({"not-applied"}),
-    422: frozenset({"arguments-do-not-fit"}),
-}
-
-
 def _untrue(run: Run, command: Command, status: int, body: dict[str, Any]) -> Iterator[str]:
+    if status == 409 and body.get("type", "").endswith("call-not-open"):
+        return  # somebody else was earlier
     if status not in {200, 202, 409}:
         yield "nothing was wrong with it"
         return
@@ -189,11 +180,13 @@ def each_turn_ends_once(run: Run) -> Iterator[Broken]:
             yield Broken(f"started: {started}, ended: {ended}", key)
 
 
+NO_EFFECT = frozenset({"pure", CLIENT_TOOL.name})
+
+
 class CallLife(NamedTuple):
     tool: str
     outcome: str | None
     was_unknown: bool
-    was_last_unknown: bool
 
 
 def _calls(thread: Judged) -> dict[str, CallLife]:
@@ -202,18 +195,30 @@ def _calls(thread: Judged) -> dict[str, CallLife]:
         for name, call in state.calls.items():
             life = lives.get(name)
             was_unknown = call.status == "unknown" or (life is not None and life.was_unknown)
-            lives[name] = CallLife(call.tool, call.outcome, was_unknown, call.status == "unknown")
+            lives[name] = CallLife(call.tool, call.outcome, was_unknown)
     return lives
 
 
 @invariant
 def unsafe_effects_happen_once(run: Run) -> Iterator[Broken]:
-    """Unless a person said: run it again."""
+    """Unless a person said: run it again. Of what the downstream was asked about the same holds, but for an executor
+    that stood still at the worst moment for longer than everybody waits: no clock can know of that.
+    """
     effects = run.world.ledger.effects()
     for key, thread in run.threads.items():
-        again = Counter(event.call for event in thread.applied(ToolCallResolved) if event.decision == "again")
+        again = Counter(
+            record.data.call
+            for record, verdict, _ in thread.records
+            if isinstance(record.data, ToolCallResolved)
+            and record.data.decision == "again"
+            and verdict.effect == "applied"
+            and record.actor.startswith("user:")
+        )
         for name, life in _calls(thread).items():
             count = effects.get((str(key), name), 0)
+            runs = run.world.ledger.of(str(key), name)
+            if life.tool == "reconcilable" and any(each.executor in run.stood_still for each in runs):
+                continue
             if life.tool in {"unsafe", "reconcilable"} and count > 1 + again[name]:
                 yield Broken(f"call {name}, {life.tool}, was done {count} times", key)
 
@@ -228,7 +233,7 @@ def effects_are_in_the_log(run: Run) -> Iterator[Broken]:
             count = effects.get((str(key), name), 0)
             if life.outcome is None:
                 yield Broken(f"call {name} is never settled", key)
-            if life.outcome == "succeeded" and life.tool != "pure" and not count:
+            if life.outcome == "succeeded" and life.tool not in NO_EFFECT and not count:
                 yield Broken(f"call {name} succeeded, and was not done", key)
             if count and life.outcome != "succeeded" and not life.was_unknown:
                 yield Broken(f"call {name} was done, and is {life.outcome}", key)

@@ -4,12 +4,13 @@ provider would refuse.
 
 import asyncio
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from services.runtime.model import AnswerItem, Delta, EmitDelta, ModelAnswer, ModelCall, ModelFailure, ModelRequest
 from tests.support.ledger import EFFECTS
 
 STEPS_MOST = 2
+CLIENT_TOOL = "ask"
 EFFECTS_DRAWN = (*EFFECTS, "unsafe", "unsafe", "idempotent")
 
 
@@ -18,11 +19,13 @@ class SeededModel:
         self._rng = rng
         self.problems: list[str] = []
         self.is_mended = False
+        self.at_answer: Callable[[], Awaitable[None]] = _nothing
 
     async def answer(self, request: ModelRequest, emit: EmitDelta, /) -> ModelAnswer | ModelFailure:
         rng = self._rng
         self._check(request.items)
         await asyncio.sleep(rng.choice([0, 0.05, 0.05, 0.5, 2]))
+        await self.at_answer()
         if rng.random() < 0.1 and not self.is_mended:
             return self._failure()
         emit(Delta("text", "well"))
@@ -44,6 +47,8 @@ class SeededModel:
             return ModelCall("no-such-tool", {})
         if rng.random() < 0.04:
             return ModelCall("unsafe", {}, malformed="{oops")
+        if rng.random() < 0.08:
+            return ModelCall(CLIENT_TOOL, {"n": rng.random()})
         seconds = rng.choice([0, 0, 0.2, 1, 5])
         args = {"seconds": seconds, "fails": rng.random() < 0.1, "n": rng.choice([1, 2, rng.random()])}
         return ModelCall(rng.choice(EFFECTS_DRAWN), args)
@@ -61,6 +66,10 @@ class SeededModel:
                     waiting.remove(item["call"])
         if waiting:
             self.problems.append(f"the model is asked while {waiting} have no result")
+
+
+async def _nothing() -> None:
+    pass
 
 
 def _last_user(items: Sequence[Mapping[str, object]]) -> int:

@@ -7,6 +7,7 @@ from typing import Any
 from schemas.canonical import call_hash
 from schemas.ids import TenantId, ThreadId, ThreadKey
 from schemas.state import Call, ThreadState
+from schemas.tools import CLIENT_POOL
 from tests.simulation.clients import Clients, Command
 from tests.simulation.plan import Plan
 from tests.simulation.world import SimulationWorld
@@ -125,6 +126,8 @@ class Owner:
                     await self._decide(call)
                 elif call.status == "unknown":
                     await self._resolve(call, state)
+                elif call.status in {"dispatched", "running"} and call.pool == CLIENT_POOL:
+                    await self._finish(call)
             is_held = state.turn is None and state.queue and all(item.held for item in state.queue)
             if self.is_mended and is_held and not self.is_closed:
                 await self._submit({"mode": "queue"})
@@ -156,9 +159,20 @@ class Owner:
             body["call_hash"] = call_hash("another", call.args)
         return body
 
+    async def _finish(self, call: Call) -> None:
+        """As the customer's backend, that may do it twice, and not always alike."""
+        if not self.is_mended and self._rng.random() < 0.4:
+            return
+        path = f"tool-calls/{call.call}/result"
+        bodies = [
+            {"outcome": "succeeded", "result": self._rng.choice([1, 2])} for _ in range(self._rng.choice([1, 1, 2]))
+        ]
+        await asyncio.gather(*[self._post(path, body) for body in bodies])
+
     async def _resolve(self, call: Call, state: ThreadState) -> None:
         """As somebody who looks into the ledger, once nothing of it runs any more."""
-        if self._is_running(call.call) or (not self.is_mended and self._rng.random() < 0.3):
+        patience = 0.9 if call.effect == "reconcilable" else 0 if self.is_mended else 0.3
+        if self._is_running(call.call) or self._rng.random() < patience:
             return
         happened = any(run.effects for run in self._world.ledger.of(str(self.key), call.call))
         decision = "succeeded"

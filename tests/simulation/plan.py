@@ -36,7 +36,11 @@ class Plan:
     heartbeat_seconds_max: float
     database_seconds_max: float
     tool_trouble: float
-    """How often an executor dies or stands still at a tool's worst moment."""
+    """How often an executor dies or stands still right before a tool's effect, and right after it."""
+    model_trouble: float
+    """The same for a runtime whose model answers."""
+    append_trouble: float
+    """The same for whoever has appended something that was stored, and is not acknowledged yet."""
     watchers: int
 
     @classmethod
@@ -44,8 +48,8 @@ class Plan:
         is_log_at_fault = rng.random() < 0.5
         plan = cls(
             threads=rng.choice([1, 1, 1, 2, 2, 3]),
-            acts=rng.randint(1, 4),
-            seconds=rng.choice([4, 8, 16]),
+            acts=rng.randint(1, 5),
+            seconds=rng.choice([4, 7, 12]),
             partitions=rng.choice([1, 1, 2]),
             runtimes=rng.choice([1, 1, 2]),
             executors=rng.choice([1, 1, 2]),
@@ -54,7 +58,7 @@ class Plan:
             zombie_runtime=rng.random() < 0.15,
             zombie_executor=rng.random() < 0.15,
             idempotent=rng.random() < 0.5,
-            moves_every=rng.choice([0.7, 2, 6]),
+            moves_every=rng.choice([0.3, 0.8, 2]),
             ack_lost=rng.choice([0, 0.02, 0.1]) if is_log_at_fault else 0,
             request_lost=rng.choice([0, 0.02, 0.1]) if is_log_at_fault else 0,
             late=rng.choice([0, 0.02, 0.1]) if is_log_at_fault else 0,
@@ -62,9 +66,11 @@ class Plan:
             fetch_seconds_max=rng.choice([0, 0.01, 0.2]),
             poll_records_max=rng.choice([0, 0, 1, 3]),
             rebalance_seconds_max=rng.choice([0, 1]),
-            heartbeat_seconds_max=rng.choice([0, 0.3, 2]),
+            heartbeat_seconds_max=rng.choice([0, 1, 3]),
             database_seconds_max=rng.choice([0, 0.005, 0.1]),
             tool_trouble=rng.choice([0, 0.1, 0.3]),
+            model_trouble=rng.choice([0, 0.1, 0.2]),
+            append_trouble=rng.choice([0, 0.01, 0.04]),
             watchers=rng.choice([1, 1, 2]),
         )
         return cls(**{**asdict(plan), **choices})

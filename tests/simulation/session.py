@@ -45,7 +45,7 @@ class Session:
         self._model = SeededModel(random.Random(f"{seed} model"))
         self.world = world = SimulationWorld(seed, plan, self._model, self.story)
         self._clients = Clients(world, random.Random(f"{seed} clients"))
-        self._trouble = Trouble(world, plan, random.Random(f"{seed} trouble"))
+        self._trouble = Trouble(world, self._model, plan, random.Random(f"{seed} trouble"))
         self._owners = [
             Owner(world, self._clients, plan, number, random.Random(f"{seed} owner {number}"))
             for number in range(plan.threads)
@@ -131,7 +131,7 @@ class Session:
 
     def _check(self) -> None:
         cut_off = self._trouble.cut_off | {process.owner for process in self.world.processes if not process.is_alive}
-        check_all(Run(self.world, self._model, self._clients, self._watchers, cut_off))
+        check_all(Run(self.world, self._model, self._clients, self._watchers, cut_off, self._trouble.stood_still))
 
     def _check_problems(self) -> None:
         if self.world.problems:

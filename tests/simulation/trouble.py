@@ -6,13 +6,16 @@ A process is killed, or stands still, at once or after one of its next steps: be
 import asyncio
 import random
 
+from schemas.codec import Record
 from services.chassis.log import LogError
 from services.projector.errors import ProjectorError
+from tests.simulation.model import SeededModel
 from tests.simulation.plan import Plan
 from tests.simulation.world import KINDS, SimulationWorld
 from tests.support.ledger import Moment, ToolRun
-from tests.support.service_world import Process
+from tests.support.service_world import ExecutorProcess, Process, RuntimeProcess
 from tests.support.simulated_log import Faults
+from tests.support.virtual_time import HOST
 
 START_SECONDS = 20
 START_AGAIN_SECONDS = 0.5
@@ -22,9 +25,10 @@ ALIVE_MOST = 9
 
 
 class Trouble:
-    def __init__(self, world: SimulationWorld, plan: Plan, rng: random.Random) -> None:
+    def __init__(self, world: SimulationWorld, model: SeededModel, plan: Plan, rng: random.Random) -> None:
         self.cut_off: set[str] = set()
         """Owners of processes that were killed, stood still or were stopped: what they ran may be unknown."""
+        self.stood_still: set[str] = set()
         self._world = world
         self._plan = plan
         self._rng = rng
@@ -33,7 +37,9 @@ class Trouble:
         self._starting: set[str] = set()
         self._is_mended = False
         self._names = 0
-        world.ledger.at_moment = self._at_moment
+        world.ledger.at_moment = self._at_effect
+        model.at_answer = self._at_answer
+        world.at_record = self._at_record
 
     async def start_all(self) -> None:
         plan = self._plan
@@ -133,6 +139,7 @@ class Trouble:
         self._world.story.tell(process.owner, f"stands still after step {process.host.steps}, for {seconds} s")
         self._world.story.count("paused")
         self.cut_off.add(process.owner)
+        self.stood_still.add(process.owner)
         process.pause()
         self._world.background(self._wake_later(process, seconds))
 
@@ -200,19 +207,41 @@ class Trouble:
         self._world.story.tell("broker", "is back")
         self._world.broker.come_back()
 
-    async def _at_moment(self, run: ToolRun, moment: Moment) -> None:
-        if self._is_mended or self._rng.random() >= self._plan.tool_trouble:
+    # At moments that matter
+
+    async def _at_effect(self, _run: ToolRun, _moment: Moment) -> None:
+        await self._here(self._plan.tool_trouble)
+
+    async def _at_answer(self) -> None:
+        await self._here(self._plan.model_trouble)
+
+    async def _here(self, probability: float) -> None:
+        """To the process in which this is awaited."""
+        if self._is_mended or self._rng.random() >= probability:
             return
-        process = next(each for each in self._world.processes if each.owner == run.executor)
-        if self._rng.random() < 0.5:
+        host = HOST.get()
+        self._strike(next(process for process in self._world.processes if process.host is host))
+        await asyncio.sleep(0)
+
+    def _at_record(self, record: Record) -> None:
+        if self._is_mended or self._rng.random() >= self._plan.append_trouble:
+            return
+        instance = record.source.partition("/")[2]
+        process = next((each for each in self._world.processes if each.name == instance and each.is_alive), None)
+        if process is not None:
+            self._strike(process)
+
+    def _strike(self, process: Process) -> None:
+        if self._rng.random() < 0.6:
             self._kill(process)
         else:
             self._stand_still(process, self._rng.choice([0.3, 3, 7, 14]))
-        await asyncio.sleep(0)
 
     def _choose(self) -> Process | None:
+        """Rather one of those that act by themselves."""
         alive = [process for process in self._world.processes if process.is_alive]
-        return self._rng.choice(alive) if alive else None
+        acting = [process for process in alive if isinstance(process, RuntimeProcess | ExecutorProcess)]
+        return self._rng.choice([*alive, *acting]) if alive else None
 
     # What mends it
 

@@ -2,22 +2,25 @@
 
 import asyncio
 import random
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from schemas.codec import Record
 from schemas.ids import ThreadKey
 from schemas.state import ThreadState
 from schemas.thread import Verdict
-from schemas.tools import ToolSpec
+from schemas.tools import CLIENT_POOL, CLIENT_SOURCE, CatalogSource, ToolSpec
 from schemas.topics import THREAD_EVENTS_DLQ
 from services.chassis.fold_loop import FoldLoopSettings
 from services.runtime.limits import Limits
 from services.runtime.model import Model
+from services.tool_executor.hooks import HookFailedError, Question, ReconcileHook
+from services.tool_executor.reconcile import ReconcileLimits
+from tests.simulation.model import CLIENT_TOOL as CLIENT_TOOL_NAME
 from tests.simulation.plan import Plan
 from tests.simulation.processes import IngestProcess, ProjectorProcess
 from tests.simulation.story import Story
-from tests.support.ledger import EFFECTS
+from tests.support.ledger import EFFECTS, Ledger
 from tests.support.memory_views import MemoryViews
 from tests.support.service_world import TOPIC, ExecutorProcess, Process, RuntimeProcess, World, WorldOptions
 
@@ -32,6 +35,7 @@ LIMITS = Limits(
     dispatch_wait_seconds=30,
     deadline_grace_seconds=8,
     parallel_calls=2,
+    client_tool_seconds=20,
 )
 FOLD_LOOP = FoldLoopSettings(
     poll_ms=3_000,
@@ -46,6 +50,9 @@ TOOL_SECONDS = 8
 TOOLS = tuple(
     ToolSpec(name=effect, effect=effect, timeout_seconds=TOOL_SECONDS, input_schema={"type": "object"})
     for effect in EFFECTS
+)
+CLIENT_TOOL = ToolSpec(
+    name=CLIENT_TOOL_NAME, effect="pure", timeout_seconds=TOOL_SECONDS, input_schema={"type": "object"}
 )
 KINDS: dict[str, type[Process]] = {
     "runtime": RuntimeProcess,
@@ -67,16 +74,25 @@ class SimulationWorld(World):
             calls_max=3,
             drain_seconds=2.0,
             kill_seconds=1.0,
+            reconcile=ReconcileLimits(
+                first_seconds=0.5, most_seconds=3, tries=4, grace_seconds=4, lease_seconds=LEASE_SECONDS
+            ),
         )
         super().__init__(model, options=options, faults=plan.faults(seed), idempotent=plan.idempotent, tools=TOOLS)
         self.broker.add_topic(THREAD_EVENTS_DLQ.name, plan.partitions)
         self.story = story
+        self.at_record: Callable[[Record], None] = lambda _record: None
         self._rng = random.Random(f"{seed} database")
+        self._hook_rng = random.Random(f"{seed} downstream")
         self._database_seconds_max = plan.database_seconds_max
         self.store = MemoryViews(self._database_pause if plan.database_seconds_max else None)
 
     async def open(self, store_seconds: float = 0.0) -> None:
         await self.publish_catalog()
+        await self.publish_tools(CatalogSource(source=CLIENT_SOURCE, pool=CLIENT_POOL, tools=(CLIENT_TOOL,)))
+
+    def hooks(self) -> dict[str, ReconcileHook]:
+        return {"reconcilable": LedgerHook(self.ledger, self._hook_rng)}
 
     async def _database_pause(self) -> None:
         await asyncio.sleep(self._rng.uniform(0, self._database_seconds_max))
@@ -92,6 +108,7 @@ class SimulationWorld(World):
 
     def on_judged(self, record: Record, verdict: Verdict, state: ThreadState) -> None:
         self.story.tell_record(record, verdict, state.seq)
+        self.at_record(record)
 
     def alive(self, kind: type[P]) -> list[P]:
         return [process for process in self.processes if isinstance(process, kind) and process.is_alive]
@@ -105,3 +122,21 @@ class SimulationWorld(World):
             return None
         row = self.store.tables.state(key)
         return None if row is None else row.state
+
+
+class LedgerHook:
+    """The downstream, asked by key: slow at times, and not always able to say."""
+
+    def __init__(self, ledger: Ledger, rng: random.Random) -> None:
+        self._ledger = ledger
+        self._rng = rng
+
+    async def ask(self, question: Question, /) -> object:
+        await asyncio.sleep(self._rng.choice([0, 0.1, 2]))
+        drawn = self._rng.random()
+        if drawn < 0.1:
+            raise HookFailedError("no answer")
+        if drawn < 0.25:
+            return {"status": "unknown"}
+        is_done = self._ledger.knows(question.idempotency_key)
+        return {"status": "done", "result": "it is there"} if is_done else {"status": "not_done"}

@@ -31,9 +31,11 @@ from services.runtime.loop import Runtime, RuntimeIdentity, RuntimeOptions
 from services.runtime.metrics import RuntimeMetrics
 from services.runtime.model import Model
 from services.runtime.scheduling import ModelSlots
+from services.tool_executor.hooks import ReconcileHook
 from services.tool_executor.leases import Leases
 from services.tool_executor.loop import Executor, ExecutorOptions
 from services.tool_executor.metrics import ExecutorMetrics
+from services.tool_executor.reconcile import ReconcileLimits
 from tests.support.followed_views import FollowedViews
 from tests.support.ledger import POOL, TOOLS, Ledger, LedgerTools
 from tests.support.simulated_log import Faults, SimulatedBroker
@@ -67,6 +69,7 @@ class WorldOptions:
     calls_per_tool_max: int = 16
     drain_seconds: float = 3.0
     kill_seconds: float = 2.0
+    reconcile: ReconcileLimits = ReconcileLimits()
 
 
 @dataclass
@@ -117,8 +120,11 @@ class World:
         self.background(self.store.follow(self.options.partitions, store_seconds))
 
     async def publish_catalog(self) -> None:
-        entry = CatalogSource(source="builtin", pool=POOL, tools=self._tools)
-        await self._append(TOOL_CATALOG.name, 0, [Outgoing(b"builtin", entry.model_dump_json().encode())])
+        await self.publish_tools(CatalogSource(source="builtin", pool=POOL, tools=self._tools))
+
+    async def publish_tools(self, source: CatalogSource) -> None:
+        value = source.model_dump_json().encode()
+        await self._append(TOOL_CATALOG.name, 0, [Outgoing(source.source.encode(), value)])
 
     async def close(self) -> None:
         for process in self.processes:
@@ -182,6 +188,10 @@ class World:
                 self.on_judged(record, verdict, thread.state)
             else:
                 self.problems.append(AssertionError(f"a record that cannot be read: {record}"))
+
+    def hooks(self) -> dict[str, ReconcileHook]:
+        """How executors ask about unknown calls, by tool."""
+        return {}
 
     def on_judged(self, record: Record, verdict: Verdict, state: ThreadState) -> None:
         """Called for each record when it is stored."""
@@ -406,8 +416,10 @@ class ExecutorProcess(Process):
                 calls_per_tool_max=options.calls_per_tool_max,
                 append_retry_ms=500,
                 output_interval_ms=20,
+                reconcile=options.reconcile,
             ),
             metrics=ExecutorMetrics.register(CollectorRegistry()),
+            hooks=world.hooks(),
         )
         self.loop = FoldLoop(self.log, world.store, self.executor, TOPIC, options.fold_loop, world.store)
         self.spawn(timers.run(), "timers")
