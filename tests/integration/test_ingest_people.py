@@ -2,11 +2,13 @@
 
 from typing import Any
 
+import asyncpg
 import httpx2
 
 from schemas.tools import CatalogSource, ToolSpec
+from services.ingest.api_keys import create_key
 from tests.support import histories
-from tests.support.ingest_place import Place, position
+from tests.support.ingest_place import SQL, Place, position
 
 CALL = "1.1.0"
 SHELL = {"type": "object", "properties": {"command": {"type": "string"}}, "required": ["command"]}
@@ -228,3 +230,30 @@ async def test_a_thread_that_closed_elsewhere_takes_no_input(place: Place) -> No
     for client in (one, two):
         answer = await client.post(f"/v1/threads/{thread}/inputs", json={"text": "x"})
         assert (answer.status_code, answer.json()["type"].rpartition("/")[2]) == (409, "thread-closing")
+
+
+async def test_who_lacks_the_right_neither_decides_nor_resolves(place: Place) -> None:
+    await place.project()
+    anybody, client = await place.ingest(), await place.ingest(ingest_auth="keys")
+    waiting, _ = await with_calls(place, anybody, 1)
+    lost, at_least = await with_unknown(place, anybody)
+    connection = await asyncpg.connect(place.dsn)
+    try:
+        scopes = ["threads:read", "threads:write"]
+        key = await create_key(connection, SQL, tenant="dev", subject="bot", scopes=scopes)
+    finally:
+        await connection.close()
+    headers = {"authorization": f"Bearer {key}"}
+    listed = await client.get("/v1/unknown-calls", params={"at_least": at_least}, headers=headers)
+    assert [row["thread"] for row in listed.json()["data"]] == [lost]
+    before = place.state(waiting).seq, place.state(lost).seq
+    decision = {"decision": "approve", "call_hash": place.state(waiting).calls[CALL].call_hash}
+    resolution = {"decision": "again", "attempt": 1, "note": "surely"}
+    for path, body in (
+        (f"/v1/threads/{waiting}/tool-calls/{CALL}/decision", decision),
+        (f"/v1/threads/{lost}/tool-calls/{CALL}/resolution", resolution),
+    ):
+        answer = await client.post(path, json=body, headers=headers)
+        assert (answer.status_code, answer.json()["type"].rpartition("/")[2]) == (403, "forbidden")
+        assert answer.json()["detail"] == "This needs the scope tools:decide."
+    assert (place.state(waiting).seq, place.state(lost).seq) == before
