@@ -1,5 +1,6 @@
 """What waits for people, and what became of inputs: on the projector's real views."""
 
+import asyncio
 from typing import Any
 
 import asyncpg
@@ -147,6 +148,32 @@ async def test_a_refused_decision_learns_what_the_views_know(place: Place) -> No
     assert decided.pop("at") == recorded.pop("at")
     assert decided == {"by": "user:ann", "decision": "denied", "reason": "not today"}
     assert recorded == {"outcome": "denied", "result": "The call was denied. not today"}
+
+
+async def test_of_answers_through_several_processes_the_first_in_the_log_counts(place: Place) -> None:
+    await place.project()
+    clients = [await place.ingest() for _ in range(3)]
+    thread, _ = await with_calls(place, clients[0], 1)
+    path = f"/v1/threads/{thread}/tool-calls/{CALL}/decision"
+    call_hash = place.state(thread).calls[CALL].call_hash
+    bodies = [{"decision": name, "call_hash": call_hash} for name in ("approve", "deny", "approve", "deny")]
+    answers = await asyncio.gather(
+        *[
+            clients[n % 3].post(path, json=body, headers={"x-threadlog-subject": f"person-{n}"})
+            for n, body in enumerate(bodies)
+        ]
+    )
+    statuses = [answer.status_code for answer in answers]
+    assert sorted(statuses) == [200, 409, 409, 409]
+    first = statuses.index(200)
+    for answer in answers:
+        if answer.status_code == 409:
+            decided = answer.json()["decided"]
+            assert decided["by"] == f"user:person-{first}"
+            assert decided["decision"] == ("approved", "denied")[first % 2]
+    await clients[0].aclose()
+    later = await (await place.ingest()).post(path, json=bodies[0])
+    assert later.json()["decided"]["by"] == f"user:person-{first}"
 
 
 async def test_edited_arguments_are_checked_against_the_catalog(place: Place) -> None:
