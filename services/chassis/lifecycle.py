@@ -1,9 +1,9 @@
 """From process start to exit status: one task group, signals, a drain with a deadline.
 
-`main` builds the service, spawns its tasks, waits for `stopping`, then refuses new work, hands over and closes. The
-first SIGTERM or SIGINT sets `stopping`; what has not ended `drain_seconds` later is cancelled. A second signal ends the
-process at once, which loses nothing: services may die at any instruction. When a task fails, the whole service ends
-with status 1, for the supervisor to start it again.
+`main` builds the service, spawns its tasks, waits for `stopping`, then refuses new work, hands over, ends its tasks and
+closes. The first SIGTERM or SIGINT sets `stopping`; what has not ended `drain_seconds` later is cancelled. A second
+signal ends the process at once, which loses nothing: services may die at any instruction. When a task fails, the whole
+service ends with status 1, for the supervisor to start it again.
 """
 
 import asyncio
@@ -51,6 +51,14 @@ class Lifecycle:
         if not self.stopping.is_set():
             self.stopping.set()
             asyncio.get_running_loop().call_later(self._drain_seconds, self._cut_short)
+
+    async def end_tasks(self) -> None:
+        """For `main`, once it has drained: ends all other tasks before it closes what they work with."""
+        others = self._tasks - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        if others:
+            await asyncio.wait(others, timeout=CANCEL_SECONDS)
 
     def cancel_tasks(self) -> None:
         for task in self._tasks:

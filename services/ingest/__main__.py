@@ -79,9 +79,9 @@ async def _serve(settings: IngestSettings, lifecycle: Lifecycle) -> None:
         found = wire(settings, around.log, around.pool, SystemClock(), metrics, partitions)
         LiveCollector(found.watches.counts, registry)
         await found.watches.open()
-        reading = lifecycle.spawn(found.watches.run(), "live reader")
-        following = lifecycle.spawn(found.tools.follow(), "catalog")
-        looking = lifecycle.spawn(found.ops.run(), "ops")
+        lifecycle.spawn(found.watches.run(), "live reader")
+        lifecycle.spawn(found.tools.follow(), "catalog")
+        lifecycle.spawn(found.ops.run(), "ops")
         listener = _listen(settings.ingest_host, settings.ingest_port)
         server = _Server(_uvicorn_config(create_app(found), settings))
         serving = lifecycle.spawn(server.serve([listener]), "http server")
@@ -91,9 +91,7 @@ async def _serve(settings: IngestSettings, lifecycle: Lifecycle) -> None:
         found.watches.stop()
         server.should_exit = True
         await serving
-        reading.cancel()
-        looking.cancel()
-        following.cancel()
+        await lifecycle.end_tasks()
         await found.watches.close()
 
 

@@ -75,6 +75,7 @@ async def serve(settings: RuntimeSettings, lifecycle: Lifecycle) -> None:
         await lifecycle.stopping.wait()
         runtime.stop(loop.partitions.values())
         await around.log.appender.flush()
+        await lifecycle.end_tasks()
 
 
 def main() -> int:

@@ -98,6 +98,7 @@ async def serve(settings: ExecutorSettings, file: ToolsFile, lifecycle: Lifecycl
         reading.cancel()
         await around.log.appender.flush()
         await assembly.warden.close()
+        await lifecycle.end_tasks()
 
 
 def main() -> int:

@@ -33,6 +33,27 @@ def test_the_first_signal_stops_gracefully() -> None:
     assert [line["event"] for line in logs] == ["service_stopping", "service_ended"]
 
 
+def test_main_ends_its_tasks_before_it_closes_what_they_work_with() -> None:
+    ended: list[str] = []
+
+    async def work() -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            await asyncio.sleep(0.01)
+            ended.append("work")
+
+    async def main(lifecycle: Lifecycle) -> None:
+        await lifecycle.end_tasks()
+        lifecycle.spawn(work(), "work")
+        await asyncio.sleep(0)
+        await lifecycle.end_tasks()
+        ended.append("closed")
+
+    assert run_service(main, drain_seconds=5) == 0
+    assert ended == ["work", "closed"]
+
+
 def test_a_drain_that_takes_too_long_is_cut_short() -> None:
     async def main(lifecycle: Lifecycle) -> None:
         lifecycle.stop()
