@@ -20,6 +20,7 @@ AWAY: Final = (
     asyncpg.OperatorInterventionError,
     asyncpg.InsufficientResourcesError,
     asyncpg.TransactionRollbackError,
+    asyncpg.IdleInTransactionSessionTimeoutError,
     asyncpg.PostgresSystemError,
     asyncpg.InternalServerError,
     asyncpg.ObjectNotInPrerequisiteStateError,
@@ -44,12 +45,15 @@ _WRITER: Final[Mapping[str, str]] = {
 
 
 async def connect(dsn: str, settings: ProjectorSettings, schema: str | None = None) -> asyncpg.Connection:
-    search_path: dict[str, str] = {} if schema is None else {"search_path": schema, **_WRITER}
+    of_writer: dict[str, str] = {}
+    if schema is not None:
+        idle_ms = int(1000 * settings.projector_transaction_idle_seconds)
+        of_writer = {"search_path": schema, "idle_in_transaction_session_timeout": str(idle_ms), **_WRITER}
     connection = await asyncpg.connect(
         dsn,
         timeout=settings.postgres_connect_timeout_seconds,
         command_timeout=settings.postgres_command_timeout_seconds,
-        server_settings={"application_name": f"threadlog-projector-{settings.instance}", **search_path},
+        server_settings={"application_name": f"threadlog-projector-{settings.instance}", **of_writer},
     )
     await set_jsonb_codec(connection)
     await connection.set_type_codec(

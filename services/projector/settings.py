@@ -23,6 +23,10 @@ class ProjectorSettings(Settings):
     projector_retry_seconds_max: float = Field(default=5.0, gt=0)
     projector_pause_after_seconds: float = Field(default=1.0, gt=0)
     """A batch that takes longer than this to write pauses reading; the partitions stay assigned."""
+    projector_transaction_idle_seconds: float = Field(default=10.0, gt=0)
+    """A projector that stands still in the midst of a batch holds its partitions. After this time the database rolls
+    the batch back, so that another one can have them.
+    """
     projector_reclaim_seconds: float = Field(default=10.0, gt=0)
     """A partition that was taken over, but is still assigned to this projector, is claimed again after this time."""
     projector_look_seconds: float = Field(default=5.0, gt=0)

@@ -1,5 +1,6 @@
 """What the projector writes into a real database: rows, the fence, records that cannot be stored."""
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from hashlib import sha256
 from typing import Any
@@ -160,6 +161,39 @@ async def test_a_database_that_went_back_is_noticed(database: str, connection: A
         with pytest.raises(FenceError) as raised:
             await applier.settle()
         assert raised.value.taken_over == set() and raised.value.stored[3].next_offset == 0
+
+
+class Frozen(PostgresStore):
+    """Stands still in the midst of a transaction, until it is told to go on."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.stands, self.goes_on = asyncio.Event(), asyncio.Event()
+
+    async def _write_rows(self, connection: Any, rows: Any) -> None:
+        self.stands.set()
+        await self.goes_on.wait()
+        await super()._write_rows(connection, rows)
+
+
+async def test_a_projector_that_stands_still_in_its_transaction_does_not_keep_the_partition(
+    database: str, connection: Any
+) -> None:
+    settings = settings_of(database, projector_transaction_idle_seconds=0.3)
+    generation = await ensure_live(database, settings, "cluster")
+    records = as_read(plain_turn(History(key_of(1))), 3)
+    frozen = Frozen(database, settings, generation)
+    async with applier_of(generation, settings, owner="zombie", store=frozen) as zombie:
+        await zombie.submit(records[:4])
+        await frozen.stands.wait()
+        async with asyncio.timeout(5), applier_of(generation, settings, owner="heir") as heir:
+            await heir.submit(records)
+            await heir.settle()
+        frozen.goes_on.set()
+        with pytest.raises(FenceError) as raised:
+            await zombie.settle()
+        assert raised.value.taken_over == {3}
+    assert await connection.fetchval("select count(*) from views.events") == len(records)
 
 
 class Flaky(PostgresStore):
