@@ -15,7 +15,7 @@ from starlette.types import Receive, Scope, Send
 
 from services.chassis.states import StatesUnavailableError
 from services.ingest.frames import HEARTBEAT, Frame, cut_frame
-from services.ingest.live import Watch, WatchCutError
+from services.ingest.watch import Watch, WatchCutError
 
 HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),

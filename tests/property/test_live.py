@@ -20,7 +20,8 @@ from schemas.topics import THREAD_EVENTS, THREAD_PROGRESS
 from services.chassis.log import Outgoing
 from services.chassis.states import StatesUnavailableError
 from services.ingest.frames import FoldedRecord, Frame
-from services.ingest.live import BehindError, LiveLimits, Watch, WatchCutError, Watches
+from services.ingest.live import BehindError, LiveLimits, Watches
+from services.ingest.watch import Watch, WatchCutError
 from services.ingest.watched import TailLimits
 from tests.support.followed_views import FollowedViews
 from tests.support.simulated_log import Faults, SimulatedBroker, SimulatedLog

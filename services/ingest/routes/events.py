@@ -11,7 +11,7 @@ from services.ingest import openapi
 from services.ingest.dependencies import authorized, dependencies
 from services.ingest.frames import fact_json
 from services.ingest.history import EventPage
-from services.ingest.live import BehindError, CursorError, TooManyWatchesError, WatchCutError
+from services.ingest.live import BehindError, CursorError, TooManyWatchesError
 from services.ingest.problems import (
     BAD_CURSOR,
     INVALID_REQUEST,
@@ -24,6 +24,7 @@ from services.ingest.problems import (
 )
 from services.ingest.settings import IngestSettings
 from services.ingest.stream import EventStream, StreamOptions
+from services.ingest.watch import WatchCutError
 
 EVENT_STREAM = "text/event-stream"
 SEQ_MAX = 2**53 - 1

@@ -10,7 +10,8 @@ from schemas.thread import Verdict
 from services.chassis.log import Outgoing
 from services.chassis.states import StatesUnavailableError
 from services.ingest import watched
-from services.ingest.live import BehindError, CursorError, LiveLimits, TooManyWatchesError, Watch, WatchCutError
+from services.ingest.live import BehindError, CursorError, LiveLimits, TooManyWatchesError
+from services.ingest.watch import Watch, WatchCutError
 from services.ingest.watched import TailLimits
 from tests.support.live_world import CREATED, DESCRIBED, KEY, OTHER, LiveWorld, live_world, seqs
 from tests.support.simulated_log import Faults
