@@ -22,7 +22,7 @@ class GroupMembers(NamedTuple):
     members: int
     assigned: frozenset[TopicPartition]
     is_settled: bool
-    """False while the group agrees on a new assignment."""
+    """False while the group agrees on a new assignment, or where the broker does not tell it."""
 
 
 class Groups(Protocol):

@@ -50,4 +50,6 @@ class KafkaGroups:
             if assignment:
                 decoded = ConsumerProtocol.ASSIGNMENT.decode(assignment)
                 assigned.update(TopicPartition(*tp) for tp in decoded.partitions())
-        return GroupMembers(len(members), frozenset(assigned), state in SETTLED)
+        # The embedded broker names members and keeps to itself what they have.
+        is_told = bool(assigned) or not members
+        return GroupMembers(len(members), frozenset(assigned), is_told and state in SETTLED)

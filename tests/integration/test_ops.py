@@ -21,6 +21,7 @@ from services.chassis.postgres import open_pool
 from services.chassis.settings import Settings
 from services.chassis.sql_files import SqlFiles
 from services.chassis.topic_admin import TopicSpec
+from services.cli.embedded import embedded_broker
 from services.ingest import ops as ingest_ops
 from services.ingest.metrics import IngestMetrics
 from services.ingest.ops import Ops, OpsLimits
@@ -145,6 +146,26 @@ async def test_the_broker_tells_which_partitions_a_group_has(kafka_bootstrap: st
             assert without_owner({group: members}, tps) == {group: tuple(tps)}
     finally:
         await log.close()
+
+
+async def test_a_broker_that_does_not_tell_who_has_what_is_no_alarm(tmp_path: Path) -> None:
+    with embedded_broker(tmp_path) as broker:
+        settings = Settings(
+            kafka_bootstrap_servers=broker.address,
+            kafka_idempotence=False,
+            kafka_static_membership=False,
+            kafka_fetch_max_wait_ms=20,
+        )
+        async with kafka_topics(settings) as topics:
+            await topics.create([TopicSpec("ops-events", 1, 1, {})])
+        log = await KafkaLog.open(settings, "test")
+        try:
+            await log.group_reader(["ops-events"], "group", Nobody())
+            async with kafka_groups(settings) as groups:
+                assert await groups.members("group") == GroupMembers(1, frozenset(), False)
+                assert await groups.members("nobody's") == GroupMembers(0, frozenset(), True)
+        finally:
+            await log.close()
 
 
 async def test_a_broker_that_is_away_is_an_error_of_the_log() -> None:
