@@ -125,7 +125,7 @@ class KafkaLog:
             if isinstance(error, KafkaError):
                 raise log_error(error, doing) from error
             raise LogUnavailableError(f"{doing}: no assignment in time") from error
-        self._readers.append(reader)
+        self._keep(reader)
         return reader
 
     async def reader(self, offsets: Mapping[TopicPartition, int] = NO_OFFSETS) -> Reader:
@@ -137,7 +137,7 @@ class KafkaLog:
             await reader.close()
             raise log_error(error, "open a reader") from error
         reader.assign(offsets)
-        self._readers.append(reader)
+        self._keep(reader)
         return reader
 
     async def partition_count(self, topic: str) -> int:
@@ -186,6 +186,11 @@ class KafkaLog:
                     await self._lookup.stop()
         except (TimeoutError, KafkaError) as error:
             logger.warning("log_close_failed", error=repr(error))
+
+    def _keep(self, reader: AssignedReader | GroupReader) -> None:
+        """To close it with the log. Many readers live for seconds only, and are let go of."""
+        self._readers = [kept for kept in self._readers if not kept.is_closed]
+        self._readers.append(reader)
 
     def _consumer(self, **group: Any) -> AIOKafkaConsumer:
         settings = self._settings

@@ -94,11 +94,18 @@ class _Reader:
         if self._closed:
             return
         self._closed = True
+        # aiokafka's stop cancels and awaits a task that start has made. If that has not begun yet, the cancellation is
+        # felt here, and nothing is closed.
+        await asyncio.sleep(0)
         try:
             async with asyncio.timeout(CLOSE_SECONDS):
                 await self._consumer.stop()
         except (TimeoutError, KafkaError) as error:
             logger.warning("log_reader_close_failed", error=repr(error))
+
+    @property
+    def is_closed(self) -> bool:
+        return self._closed
 
     def _consumes(self, tp: TopicPartition) -> bool:
         return tp in self._consumer.assignment()

@@ -7,9 +7,11 @@ import asyncpg
 import pytest
 from prometheus_client import CollectorRegistry
 
+from services.chassis.kafka import KafkaLog
 from services.chassis.migrations import MigrationError, migrate
 from services.chassis.postgres import open_pool
 from services.chassis.probes import Probes
+from services.chassis.settings import Settings
 from services.chassis.sql_files import SqlFiles
 
 CHASSIS_SQL = SqlFiles(Path(__file__).parents[2] / "services" / "chassis" / "sql")
@@ -43,6 +45,17 @@ async def test_migrations_are_applied_once_also_when_several_try(fresh_database:
         assert await connection.fetchval("select count(*) from first") == 1
     finally:
         await connection.close()
+
+
+async def test_the_log_lets_go_of_readers_that_are_closed(kafka_bootstrap: str) -> None:
+    log = await KafkaLog.open(Settings(kafka_bootstrap_servers=kafka_bootstrap), "test")
+    try:
+        for _ in range(5):
+            await (await log.reader()).close()
+        kept = await log.reader()
+        assert log._readers == [kept]
+    finally:
+        await log.close()
 
 
 async def test_jsonb_passes_as_bytes(fresh_database: str) -> None:
