@@ -19,6 +19,8 @@ from services.projector.projections.changes import Table
 from services.projector.projections.rows import ALL, CHANGING, Rows
 from services.projector.store import Claim, Span, fence_error
 
+SHOWN_MAX: Final = 200
+"""Characters of a row or a value in a message."""
 COMMITS_KEPT: Final = 256
 """So many of the last ones can be lost."""
 
@@ -246,15 +248,23 @@ def first_difference(expected: Tables, found: Tables) -> str | None:
 
 def _row_difference(table: str, expected: Row | None, found: Row | None) -> str:
     if expected is None or found is None:
-        return f"{found!r} should not be there" if expected is None else f"it is missing: {expected!r}"
+        return f"{_short(found)} should not be there" if expected is None else f"it is missing: {_short(expected)}"
     named, others = _named(table, expected), _named(table, found)
     name = next(name for name in [*named, *others] if named.get(name) != others.get(name))
-    return f"{name} is {others.get(name)!r}, not {named.get(name)!r}"
+    return f"{name} is {_short(others.get(name))}, not {_short(named.get(name))}"
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= SHOWN_MAX else f"{text[:SHOWN_MAX]}…"
 
 
 def _named(table: str, row: Row) -> Mapping[str, Any]:
     if isinstance(row, StateRow):
-        return row._asdict()
+        # Its fields tell more than its bytes, which come last.
+        named = row._asdict()
+        raw, state = named.pop("raw"), named.pop("state")
+        return named | {f"state.{name}": value for name, value in vars(state).items()} | {"raw": raw}
     if isinstance(row, dict):
         return row
     columns = _COLUMNS.get(table, [f"column {number}" for number in range(len(row))])
