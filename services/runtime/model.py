@@ -1,5 +1,6 @@
 """The port to language models: a conversation goes in, an answer or a failure comes out. Neither raises."""
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, TypeAlias
@@ -113,15 +114,20 @@ def text_of_content(content: JsonValue) -> str:
         text = "\n".join(map(_text_of_block, blocks))
         code = content.get("exit_code")
         return f"{text.rstrip()}\n[exit code {code}]" if code not in {None, 0} else text
-    return str(content)
+    return _as_json(content)
 
 
 def _text_of_block(block: JsonValue) -> str:
     if not isinstance(block, dict):
-        return str(block)
+        return _as_json(block)
     if block.get("type") == "text":
         return str(block.get("text"))
     if block.get("type") == "artifact":
         named = [str(block[key]) for key in ("name", "media_type", "summary") if block.get(key)]
         return f"[artifact {block.get('sha256')}: {', '.join(named)}, {block.get('size')} bytes]"
-    return str(block)
+    return _as_json(block)
+
+
+def _as_json(value: JsonValue) -> str:
+    """Results of client tools, and of people who settle a call, are any JSON."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -226,8 +226,9 @@ async def test_models_are_chosen_by_name():
         (5, "5"),
         ({"content": [{"type": "text", "text": "out\n"}], "exit_code": 1}, "out\n[exit code 1]"),
         ({"content": [{"type": "text", "text": "out"}], "exit_code": 0}, "out"),
-        ({"other": 1}, "{'other': 1}"),
-        (["a", {"type": "odd"}], "a\n{'type': 'odd'}"),
+        ({"other": [1, None, True, "é"]}, '{"other": [1, null, true, "é"]}'),
+        (["a", {"type": "odd"}], 'a\n{"type": "odd"}'),
+        ([1, [2]], "1\n[2]"),
         (
             [{"type": "artifact", "sha256": "ab", "size": 3, "media_type": "image/png"}],
             "[artifact ab: image/png, 3 bytes]",
