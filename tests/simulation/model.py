@@ -18,6 +18,8 @@ class SeededModel:
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
         self.problems: list[str] = []
+        self.heard: dict[str, Sequence[Mapping[str, object]]] = {}
+        """What each answer was given to, by its text: no two answers have the same."""
         self.is_mended = False
         self.at_answer: Callable[[], Awaitable[None]] = _nothing
 
@@ -31,10 +33,14 @@ class SeededModel:
         emit(Delta("text", "well"))
         calls = sum(item["kind"] == "tool_call" for item in request.items[_last_user(request.items) :])
         if calls < STEPS_MOST and rng.random() < 0.75:
-            return ModelAnswer(
-                [AnswerItem("text", "let me see")], [self._call() for _ in range(rng.choice([1, 1, 2, 3]))]
-            )
-        return ModelAnswer([AnswerItem("text", f"answer {rng.random()}")])
+            proposed = [self._call() for _ in range(rng.choice([1, 1, 2, 3]))]
+            return ModelAnswer([AnswerItem("text", self._text("let me see", request))], proposed)
+        return ModelAnswer([AnswerItem("text", self._text("answer", request))])
+
+    def _text(self, saying: str, request: ModelRequest) -> str:
+        text = f"{saying} {len(self.heard)} {self._rng.random()}"
+        self.heard[text] = request.items
+        return text
 
     def _failure(self) -> ModelFailure:
         if self._rng.random() < 0.2:

@@ -2,11 +2,16 @@
 
 import asyncio
 import random
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 from schemas.canonical import call_hash
+from schemas.codec import Record
+from schemas.events import InputSubmitted, StepFinished, ToolCallLost, ToolCallResolved
 from schemas.ids import TenantId, ThreadId, ThreadKey
 from schemas.state import Call, ThreadState
+from schemas.thread import Verdict
 from schemas.tools import CLIENT_POOL
 from tests.simulation.clients import Clients, Command
 from tests.simulation.plan import Plan
@@ -34,6 +39,8 @@ class Owner:
         self.key: ThreadKey | None = None
         """Once the thread is there."""
         self.is_closed = False
+        if plan.hasty:
+            world.onlookers.append(self._react)
 
     # Its own life
 
@@ -56,8 +63,8 @@ class Owner:
         body: dict[str, Any] = {
             "config": {
                 "model": "seeded",
-                "approval": rng.choice(["never", "never", "on_effect", "always"]),
-                "on_recovery": rng.choice(["resume", "resume", "interrupt"]),
+                "approval": self._plan.approval,
+                "on_recovery": self._plan.on_recovery,
                 "on_unknown": rng.choice(["wait", "wait", "end"]),
                 "one_turn_per_input": rng.random() < 0.7,
             }
@@ -178,11 +185,42 @@ class Owner:
         decision = "succeeded"
         if not happened:
             is_open = state.turn is not None and state.turn.turn == call.turn and state.turn.cancelling is None
-            decision = self._rng.choice(["failed", "failed", "abandoned", *(["again"] if is_open else [])])
+            again = ["again"] * (3 if self._plan.hasty else 1) if is_open else []
+            decision = self._rng.choice(["failed", "failed", "abandoned", *again])
         body = {"decision": decision, "attempt": call.attempt, "note": "the ledger says so"}
         await self._post(f"tool-calls/{call.call}/resolution", body)
+
+    # In haste
+
+    def _react(self, record: Record, verdict: Verdict, state: ThreadState) -> None:
+        """To what was just stored, before those who work on it have read it; or late, to what is long over."""
+        if record.key != self.key or verdict.effect != "applied" or self.is_mended:
+            return
+        match record.data:
+            case ToolCallLost(call=call) if state.turn is not None and not state.calls[call].settled:
+                self._perhaps(0.5, 0, partial(self._post, f"turns/{state.turn.turn}/cancel", {}))
+            case ToolCallResolved(decision="again") as again:
+                body = {"decision": "again", "attempt": again.attempt, "note": "seen some time ago"}
+                act = partial(self._post, f"tool-calls/{again.call}/resolution", body, f"{self._tenant}/boss")
+                self._perhaps(0.7, self._rng.choice([2, 6, 10]), act)
+            case InputSubmitted() if state.turn is None:
+                body = {"config": {"instructions": f"since {state.seq}"}}
+                self._perhaps(0.3, 0, partial(self._send, "PATCH", "", body))
+            case StepFinished() if state.turn is not None:
+                self._perhaps(0.2, 0, partial(self._submit, {"mode": "steer"}))
+            case _:
+                pass
+
+    def _perhaps(self, probability: float, seconds: float, act: Callable[[], Awaitable[Any]]) -> None:
+        if self._rng.random() < probability:
+            self._world.background(_later(seconds, act))
 
     def _is_running(self, call: str) -> bool:
         alive = {process.owner for process in self._world.processes if process.is_alive}
         runs = self._world.ledger.of(str(self.key), call)
         return any(run.ended is None and run.executor in alive for run in runs)
+
+
+async def _later(seconds: float, act: Callable[[], Awaitable[Any]]) -> None:
+    await asyncio.sleep(seconds)
+    await act()

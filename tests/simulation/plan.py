@@ -2,7 +2,7 @@
 
 import random
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Literal
 
 from tests.support.simulated_log import Faults
 
@@ -42,6 +42,13 @@ class Plan:
     append_trouble: float
     """The same for whoever has appended something that was stored, and is not acknowledged yet."""
     watchers: int
+    calls_max: int
+    """That one executor runs at once."""
+    dispatch_wait_seconds: int
+    approval: Literal["never", "on_effect", "always"]
+    on_recovery: Literal["resume", "interrupt"]
+    hasty: bool
+    """Whether people act at once on what comes to the log, and twice on what they saw some time ago."""
 
     @classmethod
     def drawn(cls, rng: random.Random, choices: dict[str, Any]) -> "Plan":
@@ -72,6 +79,11 @@ class Plan:
             model_trouble=rng.choice([0, 0.1, 0.2]),
             append_trouble=rng.choice([0, 0.01, 0.04]),
             watchers=rng.choice([1, 1, 2]),
+            calls_max=rng.choice([3, 3, 1]),
+            dispatch_wait_seconds=rng.choice([30, 30, 1]),
+            approval=rng.choice(["never", "never", "on_effect", "always"]),
+            on_recovery=rng.choice(["resume", "resume", "interrupt"]),
+            hasty=rng.random() < 0.3,
         )
         return cls(**{**asdict(plan), **choices})
 

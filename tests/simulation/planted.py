@@ -8,11 +8,12 @@ import argparse
 import importlib
 import sys
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from types import CodeType, ModuleType
+from typing import Any
 
 SEEDS_MAX = 2_000
 PLAY = ("tests.simulation.session", "play")
@@ -27,6 +28,8 @@ class Planted:
     new: str
     also: tuple[tuple[str, str], ...] = ()
     """Where the rule stands in more than one place."""
+    choices: Mapping[str, Any] = field(default_factory=dict)
+    """Of the plan: what the fault needs to be seen soon. A seed may draw all of it by itself."""
 
     def changes(self) -> tuple[tuple[str, str], ...]:
         return ((self.old, self.new), *self.also)
@@ -36,8 +39,33 @@ FOLD = "schemas.thread"
 CLAIM = "services.tool_executor.claim"
 EXECUTOR = "services.tool_executor.loop"
 FOLD_LOOP = "services.chassis.fold_loop"
+LEASES = "services.tool_executor.leases"
+STATE = "schemas.state"
+LIVE = "services.ingest.live"
+TABLES = "tests.support.memory_tables"
+
+TWO_RUNTIMES = {"zombie_runtime": True, "moves_every": 2, "fetch_seconds_max": 0.2, "append_seconds_max": 0.2}
+TWO_EXECUTORS = {"zombie_executor": True, "fetch_seconds_max": 0.2, "append_seconds_max": 0.2}
+LOST_CALLS = {"tool_trouble": 0.3, "hasty": True, "approval": "never"}
+LOST_COMMITS = {"acts": 5, "seconds": 12, "moves_every": 0.3}
 
 RULES = (
+    Planted(
+        "commands-not-remembered",
+        FOLD,
+        """    if remembered is not None:
+        return DUPLICATE if""",
+        """    if remembered not in {None, record.data_hash[:_HASH_REMEMBERED]}:
+        return DUPLICATE if""",
+        choices={"idempotent": False, "ack_lost": 0.1},
+    ),
+    Planted(
+        "edited-arguments-not-run",
+        FOLD,
+        """args=d.edited.args, call_hash=d.edited.call_hash, malformed=None)""",
+        """call_hash=d.edited.call_hash, malformed=None)""",
+        choices={"approval": "always"},
+    ),
     Planted(
         "unseen-answer",
         FOLD,
@@ -45,6 +73,7 @@ RULES = (
         return "another answer took its place"
 """,
         "",
+        choices=TWO_RUNTIMES,
     ),
     Planted(
         "step-after-another-answer",
@@ -53,6 +82,7 @@ RULES = (
         return Verdict("superseded", "another answer took its place")
 """,
         "",
+        choices=TWO_RUNTIMES | {"hasty": True},
     ),
     Planted(
         "answer-to-another-start",
@@ -61,6 +91,7 @@ RULES = (
         return Verdict("superseded", "it answers a start that did not take effect")
 """,
         "",
+        choices=TWO_RUNTIMES,
     ),
     Planted(
         "second-claim",
@@ -71,6 +102,7 @@ RULES = (
 """,
         """    if call.status not in {"dispatched", "running"}:
 """,
+        choices=TWO_EXECUTORS,
     ),
     Planted(
         "lost-against-a-fresh-claim",
@@ -79,6 +111,7 @@ RULES = (
         return Verdict("superseded", "another claim is in force")
 """,
         "",
+        choices={"dispatch_wait_seconds": 1, "calls_max": 1, "threads": 3},
     ),
     Planted(
         "approval-not-bound-to-its-hash",
@@ -89,6 +122,7 @@ RULES = (
 """,
         """        return Verdict("superseded", f"the call is {call.status}{by}")
 """,
+        choices=TWO_RUNTIMES | {"approval": "on_effect"},
     ),
     Planted(
         "second-opinion",
@@ -97,6 +131,7 @@ RULES = (
         return Verdict("superseded", f"attempt {call.attempt} is the last")
     if d.decision""",
         "    if d.decision",
+        choices=LOST_CALLS,
     ),
     Planted(
         "held-queue",
@@ -105,6 +140,7 @@ RULES = (
         return Verdict("rejected", "the queue is held until the next input")
 """,
         "",
+        choices=TWO_RUNTIMES | {"on_recovery": "interrupt"},
     ),
     Planted(
         "retry-that-forgets",
@@ -113,6 +149,7 @@ RULES = (
         return Verdict("rejected", "another attempt must list the same inputs")
 """,
         "",
+        choices=TWO_RUNTIMES,
     ),
     Planted(
         "completed-though-cancelled",
@@ -129,6 +166,7 @@ RULES = (
 """,
         """    if d.base != s.base:
 """,
+        choices={"hasty": True},
     ),
     Planted(
         "result-for-another-claim",
@@ -137,6 +175,7 @@ RULES = (
         return Verdict("superseded", "it speaks of a claim that is not in force")
 """,
         "",
+        choices=LOST_CALLS | TWO_EXECUTORS,
     ),
     Planted(
         "unknown-cancelled",
@@ -151,12 +190,14 @@ RULES = (
         FOLD,
         """replace(call, status="unknown") if call.may_have_run else _settled(call, "cancelled", None)""",
         """_settled(call, "cancelled", None)""",
+        choices=LOST_CALLS,
     ),
     Planted(
         "blind-retry-of-unsafe",
         FOLD,
         """    if call.effect in {"pure", "idempotent"} and not over and not call.last:""",
         """    if not over and not call.last:""",
+        choices=LOST_CALLS,
     ),
     Planted(
         "steering-dropped-on-abort",
@@ -178,16 +219,16 @@ SERVICES = (
         return "forget"
 """,
         "",
+        choices=TWO_EXECUTORS,
     ),
     Planted(
         "active-state-evicted",
-        FOLD_LOOP,
-        """            if stored_whole and not is_active(held.state) and self._follower.may_evict(held):
+        STATE,
+        """        state.turn is not None
+        or state.status == "closing"
 """,
-        """            if stored_whole and self._follower.may_evict(held):
+        """        state.status == "closing"
 """,
-        # An active state is not even looked at: that has to go too.
-        ((" and not is_active(held.state)]", "]"),),
     ),
     Planted(
         "position-that-went-back-trusted",
@@ -195,6 +236,51 @@ SERVICES = (
         """            if stored.next_offset >= partition.relied_on:
 """,
         """            if stored.next_offset >= 0:
+""",
+        choices=LOST_COMMITS,
+    ),
+    Planted(
+        "heartbeats-not-read-to-their-end",
+        LEASES,
+        """        elif self._is_read_since(watch.partition, over_at):
+""",
+        """        elif watch is not None:
+""",
+        choices={"heartbeat_seconds_max": 3},
+    ),
+    Planted(
+        "position-before-rows",
+        TABLES,
+        """                self._set(positions, span.partition, at)
+""",
+        """                self._set(positions, span.partition, at)
+            self._commits.append(self._taken_back)
+            self._taken_back = []
+""",
+    ),
+    Planted(
+        "fence-left-out",
+        TABLES,
+        """    return at is not None and (at.owner_epoch, at.next_offset) == (span.owner_epoch, span.from_offset)
+""",
+        """    return at is not None
+""",
+        choices={"projectors": 2},
+    ),
+    Planted(
+        "watch-with-a-gap",
+        LIVE,
+        """        if thread.next_offset < self._ring.begin(thread.partition):
+            await self._catch_up(thread)
+""",
+        "",
+    ),
+    Planted(
+        "watch-that-repeats",
+        LIVE,
+        """        self._index = thread.index_after(after) if after + 1 >= thread.first_seq else None
+""",
+        """        self._index = thread.first_index if after + 1 >= thread.first_seq else None
 """,
     ),
 )
@@ -243,10 +329,10 @@ def plant(fault: Planted) -> None:
 def find(fault: Planted, seeds_max: int) -> tuple[int, Exception] | None:
     """The first seed that fails, and how."""
     plant(fault)
-    play: Callable[[int], object] = getattr(importlib.import_module(PLAY[0]), PLAY[1])
+    play: Callable[..., object] = getattr(importlib.import_module(PLAY[0]), PLAY[1])
     for seed in range(seeds_max):
         try:
-            play(seed)
+            play(seed, **fault.choices)
         except Exception as error:  # noqa: BLE001  # whatever the fault leads to, it was noticed
             return seed, error
     return None

@@ -15,6 +15,7 @@ from typing import Any
 import structlog
 
 from schemas.state import ThreadState
+from tests.simulation import meaning as meaning  # noqa: PLC0414  # its invariants are among those that are checked
 from tests.simulation.clients import Clients, Watcher
 from tests.simulation.invariants import Broken, Run, ViolationError, check_all
 from tests.simulation.memo import decoding_once

@@ -3,6 +3,7 @@
 import asyncio
 import random
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from schemas.codec import Record
@@ -26,6 +27,7 @@ from tests.support.service_world import TOPIC, ExecutorProcess, Process, Runtime
 
 P = TypeVar("P", bound=Process)
 T = TypeVar("T")
+Onlooker = Callable[[Record, Verdict, ThreadState], None]
 
 LIMITS = Limits(
     turn_seconds=200,
@@ -68,10 +70,10 @@ class SimulationWorld(World):
     def __init__(self, seed: int, plan: Plan, model: Model, story: Story) -> None:
         options = WorldOptions(
             partitions=plan.partitions,
-            limits=LIMITS,
+            limits=replace(LIMITS, dispatch_wait_seconds=plan.dispatch_wait_seconds),
             fold_loop=FOLD_LOOP,
             lease_seconds=LEASE_SECONDS,
-            calls_max=3,
+            calls_max=plan.calls_max,
             drain_seconds=2.0,
             kill_seconds=1.0,
             reconcile=ReconcileLimits(
@@ -82,6 +84,7 @@ class SimulationWorld(World):
         self.broker.add_topic(THREAD_EVENTS_DLQ.name, plan.partitions)
         self.story = story
         self.at_record: Callable[[Record], None] = lambda _record: None
+        self.onlookers: list[Onlooker] = []
         self._rng = random.Random(f"{seed} database")
         self._hook_rng = random.Random(f"{seed} downstream")
         self._database_seconds_max = plan.database_seconds_max
@@ -109,6 +112,8 @@ class SimulationWorld(World):
     def on_judged(self, record: Record, verdict: Verdict, state: ThreadState) -> None:
         self.story.tell_record(record, verdict, state.seq)
         self.at_record(record)
+        for look in self.onlookers:
+            look(record, verdict, state)
 
     def alive(self, kind: type[P]) -> list[P]:
         return [process for process in self.processes if isinstance(process, kind) and process.is_alive]
