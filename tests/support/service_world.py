@@ -69,7 +69,7 @@ class WorldOptions:
     calls_per_tool_max: int = 16
     drain_seconds: float = 3.0
     kill_seconds: float = 2.0
-    reconcile: ReconcileLimits = ReconcileLimits()
+    reconcile: ReconcileLimits = field(default_factory=ReconcileLimits)
 
 
 @dataclass
