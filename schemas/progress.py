@@ -46,7 +46,8 @@ class Heartbeat(Frozen):
 
 class Quarantine(Frozen):
     """The sender could not fold or decide this thread and leaves it alone until it has read it anew. Repeated for as
-    long as that lasts."""
+    long as that lasts.
+    """
 
     kind: Literal["quarantine"] = "quarantine"
     reason: str
