@@ -50,7 +50,9 @@ class Config(Frozen):
     limits: Limits = Limits()
     on_recovery: Literal["resume", "interrupt"] = "resume"
     on_unknown: Literal["wait", "end"] = "wait"
-    """Whether a turn waits for a person to settle an unknown call, or ends naming it."""
+    """Whether a turn waits for a person to settle an unknown call, or ends naming it, once a downstream that can be asked
+    about it has had its time.
+    """
     one_turn_per_input: bool = True
     routing: dict[str, str] = {}
 

@@ -294,8 +294,19 @@ def _advance_calls(
     if appends:
         return appends
     if turn.config.on_unknown == "end" and all(call.settled or call.status == "unknown" for call in calls):
-        return [_end(turn, calls, "failed", "what a call did is not known", world)]
+        asked_until = max(_asked_until_ms(call, limits) for call in calls if not call.settled)
+        if now_ms >= asked_until:
+            return [_end(turn, calls, "failed", "what a call did is not known", world)]
+        looks.append(asked_until)
     return [LookAgain(min(looks))]
+
+
+def _asked_until_ms(call: Call, limits: Limits) -> int:
+    """Until when the downstream of an unknown call is asked first, where there is one to ask."""
+    if call.effect != "reconcilable":
+        return 0
+    run_ms = 1000 * (call.lease_seconds or 0) + call.timeout_ms
+    return call.claimed_ms + run_ms + 1000 * limits.deadline_grace_seconds
 
 
 def _runs_beside(call: Call, world: World) -> bool:

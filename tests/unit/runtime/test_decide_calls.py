@@ -238,6 +238,17 @@ def test_or_ends_the_turn_where_the_thread_says_so() -> None:
     assert (ended.outcome, ended.unknown_calls) == ("failed", ("1.1.0",))
 
 
+def test_a_downstream_that_can_be_asked_is_asked_before_the_turn_ends() -> None:
+    history = with_approved(proposed(0), on_unknown="end")
+    history.apply(dispatched(history.only_call, effect="reconcilable"))
+    history.apply(claimed(history.only_call), EXECUTOR)
+    history.apply(lost(history.only_call))
+    asked_seconds = looks_again(history)
+    assert asked_seconds > history.only_call.timeout_ms / 1000
+    ended = appended(history, TurnEnded, after_seconds=asked_seconds + 1)
+    assert (ended.outcome, ended.unknown_calls) == ("failed", ("1.1.0",))
+
+
 def test_an_unknown_call_holds_back_those_after_it() -> None:
     history = with_approved(proposed(0), proposed(1), on_unknown="end")
     history.apply(dispatched(history.call("1.1.0")))
