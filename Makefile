@@ -8,7 +8,7 @@ DEMO_MODEL := .cache/demo-model
 LOCK = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --custom-compile-command "make lock"
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check format lint types imports unit test fuzz simulate bench demo demo-model lock env-example clean
+.PHONY: help setup check format lint types imports unit test fuzz simulate chaos bench demo demo-model lock env-example clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -64,6 +64,9 @@ fuzz: $(INSTALLED) ## property tests in rounds of new examples, until one fails 
 simulate: $(INSTALLED) ## all services in a simulated world under seeded faults, until a seed fails; SEEDS=2000, FIRST=0
 	$(BIN)/python -m tests.simulation --seeds $(or $(SEEDS),2000) --first $(or $(FIRST),0)
 
+chaos: $(INSTALLED) ## SIGKILL of services, Kafka and Postgres under load, what became of it, and chaos.json; SECONDS=300, SEED, CALM=3 single kills of each kind
+	$(BIN)/python -m tests.chaos $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED)) $(if $(CALM),--calm $(CALM))
+
 bench: $(INSTALLED) ## speed on Apache Kafka and Postgres, and bench.json; ROUNDS=1 is the short form
 	$(BIN)/python -m bench $(if $(ROUNDS),--rounds $(ROUNDS))
 
@@ -76,4 +79,4 @@ env-example: $(INSTALLED) ## .env.example from the settings of all services
 	$(BIN)/python -m services.cli.env_example > .env.example
 
 clean: ## everything that can be made again
-	rm -rf .venv .cache .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis .coverage* htmlcov bench.json
+	rm -rf .venv .cache .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis .coverage* htmlcov bench.json chaos.json

@@ -17,7 +17,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="chaos")
     parser.add_argument("--seconds", type=float, default=300, help="of faults")
     parser.add_argument("--seed", type=int, default=None)
-    parser.add_argument("--calm", type=int, default=5, help="single kills of each service in a calm system, after it")
+    parser.add_argument("--calm", type=int, default=3, help="single kills of each kind before it, in a calm system")
     parser.add_argument("--output", type=Path, default=Path("chaos.json"))
     parser.add_argument("--keep", action="store_true", help="the folder with the logs of all processes")
     arguments = parser.parse_args()

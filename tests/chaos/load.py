@@ -9,7 +9,7 @@ import random
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from schemas.ids import TenantId, ThreadId, ThreadKey
 from services.client.client import (
@@ -44,7 +44,7 @@ rules:
     text: I was busy.
   - match: {last_user: '^slow', steps: 0}
     text: This answer comes word by word, and it takes its time, so that much can happen before it has ended.
-    delta_seconds: 0.1
+    delta_seconds: 0.15
   - match: always
     text: Done.
 """
@@ -69,8 +69,7 @@ EXPECTED_REFUSALS = frozenset({409})
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class Acknowledged:
+class Acknowledged(NamedTuple):
     key: ThreadKey
     input: str
     event_id: str

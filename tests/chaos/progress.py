@@ -17,7 +17,7 @@ import asyncpg
 
 from schemas.codec import Record
 from schemas.ids import ThreadKey
-from schemas.state import Call, ThreadState
+from schemas.state import Call
 from tests.chaos.followers import Follower, connected
 from tests.chaos.observer import Observer, Seen
 
@@ -29,9 +29,10 @@ QUERY_SECONDS = 5.0
 
 @dataclass(slots=True, eq=False)
 class Waiting:
-    victim: str
     kind: str
     since: float
+    by: frozenset[str] = ACTING
+    """Services whose next record in a thread is its progress."""
 
 
 class Held(NamedTuple):
@@ -43,7 +44,8 @@ class Progress:
     def __init__(self, observer: Observer, dsn: str, poll_seconds: float) -> None:
         self._observer = observer
         self._dsn = dsn
-        self._poll_seconds = poll_seconds
+        self.poll_seconds = poll_seconds
+        """From one look at the views' positions to the next."""
         self._threads: dict[ThreadKey, list[Waiting]] = defaultdict(list)
         self._streams: dict[Follower, list[Waiting]] = defaultdict(list)
         self._partitions: dict[int, list[tuple[Waiting, int]]] = defaultdict(list)
@@ -56,10 +58,12 @@ class Progress:
         """About to be. `kind` is under what its samples go; returns how many there will be."""
         now = asyncio.get_running_loop().time()
         service, _, instance = name.rpartition("-")
-        waiting = Waiting(name, kind or service or name, now)
+        waiting = Waiting(kind or service or name, now)
         match service or name:
             case "runtime":
-                return self._wait_for_threads(waiting, lambda seen: self._is_held(seen, name) and is_runtimes(seen))
+                return self._wait_for_threads(
+                    waiting, lambda seen: is_runtimes(seen, instance, self._is_held(seen, name))
+                )
             case "tool-executor":
                 return self._wait_for_threads(
                     waiting,
@@ -78,8 +82,17 @@ class Progress:
             case _:
                 return self._wait_for_threads(waiting, lambda seen: is_runtimes(seen) or bool(_calls(seen)))
 
+    def wait_for(self, threads: Sequence[Seen], kind: str, service: str) -> int:
+        """From now to the next record of that service in each of these."""
+        waiting = Waiting(kind, asyncio.get_running_loop().time(), frozenset({service}))
+        for seen in threads:
+            self._threads[seen.key].append(waiting)
+        return len(threads)
+
     def pending(self) -> int:
-        return sum(len(each) for by in (self._threads, self._streams, self._partitions) for each in by.values())
+        """Of those that have something to make progress with."""
+        partitions = [waiting for each in self._partitions.values() for waiting, _ in each if waiting.since]
+        return len(partitions) + sum(len(each) for by in (self._threads, self._streams) for each in by.values())
 
     def forget_pending(self) -> None:
         for by in (self._threads, self._streams, self._partitions):
@@ -97,7 +110,7 @@ class Progress:
                 try:
                     while True:
                         await self._look_at_positions(connection)
-                        await asyncio.sleep(self._poll_seconds)
+                        await asyncio.sleep(self.poll_seconds)
                 finally:
                     connection.terminate()
             await asyncio.sleep(RECONNECT_SECONDS)
@@ -121,7 +134,7 @@ class Progress:
         for partition in partitions:
             stored = self._positions[partition].next_offset
             is_behind = self._observer.next_offsets[partition] > stored
-            own = Waiting(waiting.victim, waiting.kind, waiting.since if is_behind else 0.0)
+            own = Waiting(waiting.kind, waiting.since if is_behind else 0.0)
             self._partitions[partition].append((own, stored))
         return len(partitions)
 
@@ -139,21 +152,29 @@ class Progress:
         for waiting, beyond in self._partitions.get(seen.partition, ()):
             if not waiting.since and record.offset >= beyond:
                 waiting.since = now
-        if record.source.partition("/")[0] in ACTING:
-            for waiting in self._threads.pop(seen.key, []):
+        service = record.source.partition("/")[0]
+        still = []
+        for waiting in self._threads.pop(seen.key, []):
+            if service in waiting.by:
                 self._sample(waiting)
+            else:
+                still.append(waiting)
+        if still:
+            self._threads[seen.key] = still
 
     def _sample(self, waiting: Waiting) -> None:
         if waiting.since:
             self.samples[waiting.kind].append(asyncio.get_running_loop().time() - waiting.since)
 
 
-def is_runtimes(seen: Seen) -> bool:
-    """Whether the next step of its open turn is the runtime's: a model call is under way, or nothing else is."""
-    state: ThreadState = seen.state
-    if state.turn is None or seen.waits_for_people:
+def is_runtimes(seen: Seen, instance: str | None = None, is_held: bool = True) -> bool:
+    """Whether the next step of its open turn is the runtime's, and there: a model call is under way, or nothing is."""
+    turn = seen.state.turn
+    if turn is None or seen.waits_for_people:
         return False
-    return state.turn.step is not None or not _calls(seen)
+    if turn.step is not None and turn.step.status == "open":
+        return instance is None or turn.step.owner.startswith(f"{instance}/")
+    return is_held and not _calls(seen)
 
 
 def is_executors(call: Call, instance: str, is_held: bool) -> bool:

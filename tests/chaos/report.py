@@ -69,6 +69,7 @@ def table(result: Mapping[str, Any]) -> list[str]:
     lines += ["", *_progress_lines("progress after a kill, under chaos", result["progress_ms_by_victim"])]
     if result.get("calm_progress_ms"):
         lines += ["", *_progress_lines("progress after a single kill in a calm system", result["calm_progress_ms"])]
+        lines += [f"  ! {problem}" for problem in result["calm_problems"]]
     return lines
 
 

@@ -5,6 +5,7 @@ import contextlib
 import random
 import shutil
 import tempfile
+from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 from schemas.topics import THREAD_EVENTS
 from services.chassis.kafka import KafkaLog
 from services.chassis.log import TopicPartition
+from tests.chaos.calm import Calm
 from tests.chaos.faults import Faults
 from tests.chaos.load import Load
 from tests.chaos.observer import Observer
@@ -27,6 +29,7 @@ SETTLE_SECONDS = 60.0
 """All must have come to rest so long after the last fault."""
 VIEWS_SECONDS = 30.0
 POSITIONS_POLL_SECONDS = 0.1
+CALM_POSITIONS_POLL_SECONDS = 0.02
 LOOK_SECONDS = 0.1
 STORIES_MAX = 4
 CONTRADICTIONS_SHOWN_MAX = 20
@@ -48,7 +51,7 @@ async def chaos(seconds: float, seed: int, *, calm_kills: int, keep: bool = Fals
     try:
         async with chaos_system(folder) as system:
             say(f"seed {seed}; {system.kafka.running.version}, {system.postgres.running.version}; logs in {folder}")
-            found = await _Run(system, seconds, seed, say).run()
+            found = await _Run(system, seconds, seed, calm_kills, say).run()
     finally:
         if not keep:
             shutil.rmtree(folder, ignore_errors=True)
@@ -56,10 +59,11 @@ async def chaos(seconds: float, seed: int, *, calm_kills: int, keep: bool = Fals
 
 
 class _Run:
-    def __init__(self, system: ChaosSystem, seconds: float, seed: int, say: Say) -> None:
+    def __init__(self, system: ChaosSystem, seconds: float, seed: int, calm_kills: int, say: Say) -> None:
         self._system = system
         self._seconds = seconds
         self._seed = seed
+        self._calm_kills = calm_kills
         self._say = say
         self._rng = random.Random(seed)
 
@@ -68,7 +72,7 @@ class _Run:
         log = await KafkaLog.open(system.settings, "chaos")
         try:
             observer = Observer(log, await log.partition_count(THREAD_EVENTS.name))
-            progress = Progress(observer, system.settings.postgres_dsn, POSITIONS_POLL_SECONDS)
+            progress = Progress(observer, system.settings.postgres_dsn, CALM_POSITIONS_POLL_SECONDS)
             load = Load(system.urls, observer, random.Random(self._rng.random()), progress.on_open)
             faults = Faults(
                 system.victims(), random.Random(self._rng.random()), lambda name: progress.killed(name, load.followers)
@@ -76,12 +80,25 @@ class _Run:
             people = People(load.door, system.ledger, random.Random(self._rng.random()))
             try:
                 async with _cancelled(observer.run(), progress.watch_positions(), people.run()):
+                    calm = Calm(system, load.door, observer, progress, random.Random(self._rng.random()))
+                    await self._measure_calm(calm)
+                    load.followers += calm.followers
+                    progress.poll_seconds = POSITIONS_POLL_SECONDS
+                    calm_samples, progress.samples = progress.samples, defaultdict(list)
                     settle_seconds = await self._play(observer, load, faults)
             finally:
                 await load.door.close()
-            return await self._reckon(log, observer, progress, load, faults, settle_seconds)
+            return await self._reckon(
+                log, observer, progress, load, faults, settle_seconds, calm_samples, calm.problems
+            )
         finally:
             await log.close()
+
+    async def _measure_calm(self, calm: Calm) -> None:
+        if self._calm_kills:
+            self._say(f"single kills in a calm system, {self._calm_kills} of each kind")
+            await calm.run(self._calm_kills)
+            self._say("faults under load from here")
 
     async def _play(self, observer: Observer, load: Load, faults: Faults) -> float:
         """Returns what it took to settle after the last fault, or the limit of that."""
@@ -128,6 +145,8 @@ class _Run:
         load: Load,
         faults: Faults,
         settle_seconds: float,
+        calm_samples: Mapping[str, list[float]],
+        calm_problems: list[str],
     ) -> Found:
         stories, ids = await read_log(log, observer.partitions)
         followed = [follower.followed for follower in load.followers]
@@ -160,9 +179,9 @@ class _Run:
             "refusals": dict(sorted(notes.refusals.items())),
             "unanswered": notes.unanswered,
             "contradictions": len(notes.unexpected),
-            "progress_ms_by_victim": {
-                name: {**percentiles_ms(each), "samples": len(each)} for name, each in sorted(samples.items())
-            },
+            "progress_ms_by_victim": _by_kind(samples),
+            "calm_progress_ms": _by_kind(calm_samples),
+            "calm_problems": calm_problems,
         }
         return Found(result, _stories(judgement, stories, differences, notes.unexpected))
 
@@ -171,6 +190,10 @@ class _Run:
         ends = {tp.partition: end for tp, end in (await log.end_offsets(tps)).items()}
         behind = await wait_for_views(self._system.settings.postgres_dsn, ends, VIEWS_SECONDS)
         return behind or await view_differences(log, self._system.settings, stories)
+
+
+def _by_kind(samples: Mapping[str, list[float]]) -> dict[str, dict[str, int | None]]:
+    return {name: {**percentiles_ms(each), "samples": len(each)} for name, each in sorted(samples.items())}
 
 
 def _stories(

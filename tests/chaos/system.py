@@ -95,7 +95,7 @@ async def chaos_system(folder: Path) -> AsyncIterator[ChaosSystem]:
     ledger = Ledger(folder / "ledger")
     (folder / "script.yaml").write_text(SCRIPT)
     (folder / "tools.yaml").write_text(tools_file(folder / "ledger"))
-    kafka = Store("kafka", lambda: apache_kafka(folder / "kafka"))
+    kafka = Store("kafka", lambda: apache_kafka(folder / "kafka", quick_start=True))
     postgres = Store("postgres", lambda: embedded_postgres(folder / "pg", options={"max_connections": "200"}))
     async with contextlib.AsyncExitStack() as stack:
         for store in (kafka, postgres):

@@ -93,8 +93,11 @@ def choose_kafka(*, is_must: bool, is_own: bool = False) -> KafkaChoice:
 
 
 @contextlib.contextmanager
-def apache_kafka(folder: Path, *, port: int | None = None, heap: str = "512m") -> Iterator[Running]:
+def apache_kafka(
+    folder: Path, *, port: int | None = None, heap: str = "512m", quick_start: bool = False
+) -> Iterator[Running]:
     """One broker that is its own controller, in one JVM. A `folder` that was used before is started as it was left.
+    `quick_start`: compiled less well, for those who start it often.
 
     Acknowledged means: in the page cache of this machine, as with every Kafka.
     """
@@ -116,7 +119,8 @@ def apache_kafka(folder: Path, *, port: int | None = None, heap: str = "512m") -
         storage = ["kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(properties), "--standalone"]
         _run([program, "-XX:TieredStopAtLevel=1", *flags, *storage], 60)
     # What a test wrote is not needed afterwards: no orderly shutdown, which takes seconds.
-    command = [program, f"-Xmx{heap}", *flags, "kafka.Kafka", str(properties)]
+    compiler = ["-XX:TieredStopAtLevel=1"] if quick_start else []
+    command = [program, f"-Xmx{heap}", *compiler, *flags, "kafka.Kafka", str(properties)]
     with supervised(command, log=log, stop_signal=signal.SIGKILL) as process:
         wait_until(lambda: kafka_answers("127.0.0.1", bound), process, "Apache Kafka")
         yield Running(f"127.0.0.1:{bound}", f"Apache Kafka {KAFKA_VERSION}", process.pid, log)
