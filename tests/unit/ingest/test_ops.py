@@ -117,6 +117,10 @@ class OpsWorld:
 async def test_where_nothing_stands_still_nothing_is_listed() -> None:
     world = OpsWorld()
     await world.report("a", Delta(turn=1, step=1, attempt=1, text="x"))
+    value, headers = encode_progress(Quarantine(reason="of nobody's thread"))
+    for foreign in (Outgoing(b"no key", value, headers), Outgoing(b"acme/a", b"{", headers)):
+        world.log.appender.append_lossy(THREAD_PROGRESS.name, 0, [foreign])
+    await world.log.appender.flush()
     found = await world.ops.stuck()
     assert (found.threads, found.partitions, found.incomplete) == ([], [], [])
     assert world.metric("threadlog_stuck_threads", reason="no_progress") == 0
