@@ -50,8 +50,8 @@ class Config(Frozen):
     limits: Limits = Limits()
     on_recovery: Literal["resume", "interrupt"] = "resume"
     on_unknown: Literal["wait", "end"] = "wait"
-    """Whether a turn waits for a person to settle an unknown call, or ends naming it, once a downstream that can be asked
-    about it has had its time.
+    """Whether a turn waits for a person to settle an unknown call, or ends naming it. A downstream that can be asked
+    about it has had its time by then.
     """
     one_turn_per_input: bool = True
     routing: dict[str, str] = {}
