@@ -15,8 +15,10 @@ EFFECTS_DRAWN = (*EFFECTS, "unsafe", "unsafe", "idempotent")
 
 
 class SeededModel:
-    def __init__(self, rng: random.Random) -> None:
+    def __init__(self, rng: random.Random, seconds: Sequence[float] = (0, 0, 0.2, 1, 5)) -> None:
+        """`seconds`: how long the tools take that it calls."""
         self._rng = rng
+        self._seconds = seconds
         self.problems: list[str] = []
         self.heard: dict[str, Sequence[Mapping[str, object]]] = {}
         """What each answer was given to, by its text: no two answers have the same."""
@@ -55,7 +57,7 @@ class SeededModel:
             return ModelCall("unsafe", {}, malformed="{oops")
         if rng.random() < 0.08:
             return ModelCall(CLIENT_TOOL, {"n": rng.random()})
-        seconds = rng.choice([0, 0, 0.2, 1, 5])
+        seconds = rng.choice(self._seconds)
         args = {"seconds": seconds, "fails": rng.random() < 0.1, "n": rng.choice([1, 2, rng.random()])}
         return ModelCall(rng.choice(EFFECTS_DRAWN), args)
 

@@ -45,6 +45,9 @@ class Plan:
     calls_max: int
     """That one executor runs at once."""
     dispatch_wait_seconds: int
+    lease_seconds: int
+    tool_seconds: tuple[float, ...]
+    """How long tools take: one of these."""
     approval: Literal["never", "on_effect", "always"]
     on_recovery: Literal["resume", "interrupt"]
     hasty: bool
@@ -81,6 +84,8 @@ class Plan:
             watchers=rng.choice([1, 1, 2]),
             calls_max=rng.choice([3, 3, 1]),
             dispatch_wait_seconds=rng.choice([30, 30, 1]),
+            lease_seconds=rng.choice([4, 4, 2]),
+            tool_seconds=rng.choice([(0, 0, 0.2, 1, 5), (0, 0, 0.2, 1, 5), (1, 5, 5)]),
             approval=rng.choice(["never", "never", "on_effect", "always"]),
             on_recovery=rng.choice(["resume", "resume", "interrupt"]),
             hasty=rng.random() < 0.3,

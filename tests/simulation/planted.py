@@ -42,11 +42,12 @@ FOLD_LOOP = "services.chassis.fold_loop"
 LEASES = "services.tool_executor.leases"
 STATE = "schemas.state"
 LIVE = "services.ingest.live"
+WATCH = "services.ingest.watch"
 TABLES = "tests.support.memory_tables"
 
 TWO_RUNTIMES = {"zombie_runtime": True, "moves_every": 2, "fetch_seconds_max": 0.2, "append_seconds_max": 0.2}
 TWO_EXECUTORS = {"zombie_executor": True, "fetch_seconds_max": 0.2, "append_seconds_max": 0.2}
-LOST_CALLS = {"tool_trouble": 0.3, "hasty": True, "approval": "never"}
+LOST_CALLS = {"tool_trouble": 0.3, "hasty": True, "approval": "never", "lease_seconds": 2, "seconds": 12}
 LOST_COMMITS = {"acts": 5, "seconds": 12, "moves_every": 0.3}
 
 RULES = (
@@ -111,7 +112,13 @@ RULES = (
         return Verdict("superseded", "another claim is in force")
 """,
         "",
-        choices={"dispatch_wait_seconds": 1, "calls_max": 1, "threads": 3},
+        choices={
+            "dispatch_wait_seconds": 1,
+            "calls_max": 1,
+            "threads": 3,
+            "tool_seconds": (1, 5, 5),
+            "approval": "never",
+        },
     ),
     Planted(
         "approval-not-bound-to-its-hash",
@@ -140,7 +147,7 @@ RULES = (
         return Verdict("rejected", "the queue is held until the next input")
 """,
         "",
-        choices=TWO_RUNTIMES | {"on_recovery": "interrupt"},
+        choices=TWO_RUNTIMES | {"on_recovery": "interrupt", "runtimes": 2, "model_trouble": 0.2, "acts": 5},
     ),
     Planted(
         "retry-that-forgets",
@@ -158,6 +165,7 @@ RULES = (
 """,
         """        return None
 """,
+        choices={"fetch_seconds_max": 0.2, "append_seconds_max": 0.2, "acts": 5},
     ),
     Planted(
         "settings-just-before",
@@ -175,7 +183,7 @@ RULES = (
         return Verdict("superseded", "it speaks of a claim that is not in force")
 """,
         "",
-        choices=LOST_CALLS | TWO_EXECUTORS,
+        choices=LOST_CALLS | TWO_EXECUTORS | {"tool_seconds": (1, 5, 5)},
     ),
     Planted(
         "unknown-cancelled",
@@ -246,7 +254,7 @@ SERVICES = (
 """,
         """        elif watch is not None:
 """,
-        choices={"heartbeat_seconds_max": 3},
+        choices=TWO_EXECUTORS | {"tool_seconds": (1, 5, 5), "approval": "never"},
     ),
     Planted(
         "position-before-rows",
@@ -277,7 +285,7 @@ SERVICES = (
     ),
     Planted(
         "watch-that-repeats",
-        LIVE,
+        WATCH,
         """        self._index = thread.index_after(after) if after + 1 >= thread.first_seq else None
 """,
         """        self._index = thread.first_index if after + 1 >= thread.first_seq else None

@@ -43,7 +43,7 @@ class Session:
         """Raises ViolationError."""
         seed, plan = self._seed, self.plan
         asyncio.get_running_loop().set_exception_handler(self._failed)
-        self._model = SeededModel(random.Random(f"{seed} model"))
+        self._model = SeededModel(random.Random(f"{seed} model"), plan.tool_seconds)
         self.world = world = SimulationWorld(seed, plan, self._model, self.story)
         self._clients = Clients(world, random.Random(f"{seed} clients"))
         self._trouble = Trouble(world, self._model, plan, random.Random(f"{seed} trouble"))

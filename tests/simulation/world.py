@@ -47,7 +47,6 @@ FOLD_LOOP = FoldLoopSettings(
     evict_every_seconds=1,
     keys_retry_seconds=4,
 )
-LEASE_SECONDS = 4
 TOOL_SECONDS = 8
 TOOLS = tuple(
     ToolSpec(name=effect, effect=effect, timeout_seconds=TOOL_SECONDS, input_schema={"type": "object"})
@@ -72,12 +71,12 @@ class SimulationWorld(World):
             partitions=plan.partitions,
             limits=replace(LIMITS, dispatch_wait_seconds=plan.dispatch_wait_seconds),
             fold_loop=FOLD_LOOP,
-            lease_seconds=LEASE_SECONDS,
+            lease_seconds=plan.lease_seconds,
             calls_max=plan.calls_max,
             drain_seconds=2.0,
             kill_seconds=1.0,
             reconcile=ReconcileLimits(
-                first_seconds=0.5, most_seconds=3, tries=4, grace_seconds=4, lease_seconds=LEASE_SECONDS
+                first_seconds=0.5, most_seconds=3, tries=4, grace_seconds=4, lease_seconds=plan.lease_seconds
             ),
         )
         super().__init__(model, options=options, faults=plan.faults(seed), idempotent=plan.idempotent, tools=TOOLS)
