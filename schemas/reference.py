@@ -100,9 +100,9 @@ MEANINGS: Mapping[str, Meaning] = {
         "None: audit of a takeover.",
     ),
     "turn.ended": Meaning(
-        "The turn is open, no call of it is running or repeatable, and unknown ones are named. Besides: it is "
-        "cancelling and the outcome is not completed; or `follows` is equal, no step is open (completed: the last "
-        "step finished) and every call is settled or unknown.",
+        "The turn is open, no call of it is running or repeatable, unknown ones are named, and `follows` is equal. "
+        "Besides: it is cancelling and the outcome is not completed; or no step is open (completed: the last step "
+        "finished) and every call is settled or unknown.",
         "The turn is closed, and an open step with it.",
     ),
     "step.started": Meaning(

@@ -381,10 +381,12 @@ def _why_not_ended(s: ThreadState, turn: Turn, d: TurnEnded) -> str | None:
         return "a call is running or may run again"
     if {call.call for call in waiting if call.status == "unknown"} != set(d.unknown_calls):
         return "the unknown calls are others than those named"
-    if turn.cancelling is not None:
-        return "the turn is being cancelled" if d.outcome == "completed" else None
+    if turn.cancelling is not None and d.outcome == "completed":
+        return "the turn is being cancelled"
     if d.follows != turn.follows:
         return "another answer took its place"
+    if turn.cancelling is not None:
+        return None
     if turn.step is not None and (turn.step.status == "open" or d.outcome == "completed"):
         return f"step {turn.step.step} is {turn.step.status}"
     if turn.steps == 0 and d.outcome == "completed":

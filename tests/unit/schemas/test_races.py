@@ -102,6 +102,18 @@ def test_completed_though_cancelled():
     assert log.state.last_outcome == "aborted"
 
 
+def test_cancelled_over_an_unread_answer():
+    """Whoever ends the turn goes on with what was said in it: with the next turn's model call, in the same batch."""
+    log = History().in_step()
+    log.apply(submitted("i2", "interrupt"), USER)
+    b = log.fork()
+    ahead = [b.apply(turn_ended(b.state, "aborted")), b.apply(turn_started(b.state)), b.apply(step_started(b.state))]
+    log.apply(step_finished(log.state, "late, and kept"))  # A's
+    assert [log.add(made).effect for made in ahead] == ["superseded", "rejected", "rejected"]
+    log.apply(turn_ended(log.state, "aborted"))
+    assert log.state.last_outcome == "aborted"
+
+
 def test_completed_over_a_failed_step():
     log = History().in_step()
     log.apply(step_finished(log.state, "fine"))
