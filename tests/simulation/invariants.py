@@ -235,11 +235,27 @@ def effects_are_in_the_log(run: Run) -> Iterator[Broken]:
                 yield Broken(f"call {name} is never settled", key)
             if life.outcome == "succeeded" and life.tool not in NO_EFFECT and not count:
                 yield Broken(f"call {name} succeeded, and was not done", key)
-            if count and life.outcome != "succeeded" and not life.was_unknown:
+            if count and life.outcome != "succeeded" and not _may_be_said(run, key, thread, name, life):
                 yield Broken(f"call {name} was done, and is {life.outcome}", key)
         for run_ in run.world.ledger.runs:
             if run_.thread == str(key) and run_.call not in lives:
                 yield Broken(f"call {run_.call} was run, and is in no state", key)
+
+
+def _may_be_said(run: Run, key: ThreadKey, thread: Judged, name: str, life: CallLife) -> bool:
+    """Whether somebody may have settled a call that was done in another way: a person, who can err, or the downstream,
+    who said so before an executor that had stood still did it after all.
+    """
+    by_service = any(
+        isinstance(record.data, ToolCallResolved)
+        and record.data.call == name
+        and record.data.decision == "failed"
+        and verdict.effect == "applied"
+        and not record.actor.startswith("user:")
+        for record, verdict, _ in thread.records
+    )
+    stood_still = any(each.executor in run.stood_still for each in run.world.ledger.of(str(key), name))
+    return life.was_unknown and (stood_still or not by_service)
 
 
 @invariant
@@ -296,10 +312,9 @@ def models_are_asked_whole_conversations(run: Run) -> Iterator[Broken]:
 
 @invariant
 def every_reader_derives_the_same(run: Run) -> Iterator[Broken]:
-    """Seq, chain and all else of the states that processes hold; seq, effect and reason that clients were shown."""
-    world = run.world
-    for process in world.processes:
-        if not process.is_alive or not process.is_up:
+    """Seq, chain and all else of the states that processes hold, or held when they were killed."""
+    for process in run.world.processes:
+        if not process.is_up:
             continue
         for key, state in _held(process):
             if state.seq and state != run.threads[key].records[state.seq - 1][2]:
