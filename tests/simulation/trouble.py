@@ -64,9 +64,9 @@ class Trouble:
         await asyncio.sleep(seconds)
         await self._start(name)
 
-    async def _start(self, name: str) -> None:
+    async def _start(self, name: str, *, beside: bool = False) -> None:
         """As a supervisor does: again, until it is up."""
-        if name not in self._wanted or name in self._starting or self._is_there(name):
+        if name not in self._wanted or name in self._starting or (self._is_there(name) and not beside):
             return
         self._starting.add(name)
         kind, group = self._wanted[name]
@@ -142,6 +142,14 @@ class Trouble:
         self.stood_still.add(process.owner)
         process.pause()
         self._world.background(self._wake_later(process, seconds))
+        if process.name in self._wanted and self._rng.random() < 0.2:
+            self._world.background(self._replace(process.name, self._rng.uniform(0.2, 2)))
+
+    async def _replace(self, name: str, seconds: float) -> None:
+        """As a supervisor that takes one that stands still for dead: it wakes up beside its successor."""
+        await asyncio.sleep(seconds)
+        if any(process.name == name and process.is_paused for process in self._world.processes):
+            await self._start(name, beside=True)
 
     async def _wake_later(self, process: Process, seconds: float) -> None:
         await asyncio.sleep(seconds)
