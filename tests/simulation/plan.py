@@ -73,7 +73,7 @@ class Plan:
             request_lost=rng.choice([0, 0.02, 0.1]) if is_log_at_fault else 0,
             late=rng.choice([0, 0.02, 0.1]) if is_log_at_fault else 0,
             append_seconds_max=rng.choice([0, 0.01, 0.2]),
-            fetch_seconds_max=rng.choice([0, 0.01, 0.2]),
+            fetch_seconds_max=rng.choice([0, 0.01, 0.2, 1]),
             poll_records_max=rng.choice([0, 0, 1, 3]),
             rebalance_seconds_max=rng.choice([0, 1]),
             heartbeat_seconds_max=rng.choice([0, 1, 3]),
