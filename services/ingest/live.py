@@ -253,7 +253,10 @@ class Watches:
     async def _await_cursor(self, thread: WatchedThread, after: int) -> None:
         """A client that comes from another process may be ahead of this one's reader, but not of the log."""
         tp = TopicPartition(EVENTS, thread.partition)
-        end = (await self._log.end_offsets([tp]))[tp]
+        try:
+            end = (await self._log.end_offsets([tp]))[tp]
+        except LogError as error:
+            raise BehindError(f"the end of {EVENTS}/{thread.partition} is not known: {error}") from error
         deadline = self._loop.time() + self.limits.behind_seconds
         while after > thread.state.seq:
             if self._opened().position(tp) >= end:

@@ -194,6 +194,16 @@ async def test_a_start_that_its_client_gave_up_is_taken_over() -> None:
 
 
 @virtual
+async def test_a_cursor_ahead_of_the_reader_is_not_judged_while_the_log_is_away() -> None:
+    async with live_world() as world:
+        await world.append(CREATED)
+        world.broker.is_away = True
+        with pytest.raises(BehindError):
+            await world.watches.watch(KEY, 1_000)
+        world.broker.come_back()
+
+
+@virtual
 async def test_a_cursor_beyond_the_end_is_refused() -> None:
     async with live_world() as world:
         await world.append(CREATED)
