@@ -1,6 +1,20 @@
 """Connections to Postgres. `jsonb` goes in and out as the bytes of its JSON: what is only passed on is not decoded."""
 
+from typing import Final
+
 import asyncpg
+
+AWAY: Final = (
+    OSError,
+    TimeoutError,
+    asyncpg.PostgresError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+)
+"""What a read raises while the database is away. The last one comes of a connection that the server ends just when the
+pool hands it out.
+"""
+NO_VIEWS: Final = (asyncpg.UndefinedTableError, asyncpg.InvalidSchemaNameError)
 
 JSONB_VERSION = b"\x01"
 """What Postgres puts before the text in jsonb's binary format."""

@@ -12,13 +12,11 @@ import pydantic
 
 from schemas.ids import TenantId, ThreadId, ThreadKey
 from schemas.state import FOLD_VERSION, ThreadState, load_state
+from services.chassis.postgres import AWAY, NO_VIEWS
 from services.chassis.sql_files import SqlFiles
 from services.chassis.states import PartitionKeys, PartitionStates, StatesUnavailableError
 
 NOTHING_STORED: Final = PartitionStates(0, {})
-
-_NO_VIEWS = (asyncpg.UndefinedTableError, asyncpg.InvalidSchemaNameError)
-_AWAY = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError)
 
 
 class PostgresStates:
@@ -38,9 +36,9 @@ class PostgresStates:
     async def load_keys(self, topic: str, partition: int, keys_max: int) -> PartitionKeys | None:
         try:
             rows = await self._pool.fetch(self._sql["states_keys"], topic, partition, keys_max)
-        except _NO_VIEWS:
+        except NO_VIEWS:
             return PartitionKeys(0, ())
-        except _AWAY as error:
+        except AWAY as error:
             raise StatesUnavailableError(f"the stored keys cannot be read: {error!r}") from error
         if len(rows) > keys_max:
             return None
@@ -50,9 +48,9 @@ class PostgresStates:
     async def _load(self, query: str, *arguments: object) -> PartitionStates:
         try:
             rows = await self._pool.fetch(query, *arguments)
-        except _NO_VIEWS:
+        except NO_VIEWS:
             return NOTHING_STORED
-        except _AWAY as error:
+        except AWAY as error:
             raise StatesUnavailableError(f"the stored states cannot be read: {error!r}") from error
         return _partition_states(rows)
 

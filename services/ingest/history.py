@@ -7,15 +7,13 @@ from typing import Final, NamedTuple, Protocol
 import asyncpg
 
 from schemas.ids import ThreadKey
+from services.chassis.postgres import AWAY, NO_VIEWS
 from services.chassis.states import StatesUnavailableError
 from services.ingest.frames import FoldedRecord
 
 SEQ_MAX: Final = 2**53 - 1
 PAGE_BYTES_MAX: Final = 4 * 1_048_576
 """As Postgres stores them. A page ends with the record that exceeds it."""
-
-_NO_VIEWS = (asyncpg.UndefinedTableError, asyncpg.InvalidSchemaNameError)
-_AWAY = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError)
 
 
 class EventPage(NamedTuple):
@@ -65,9 +63,9 @@ class PostgresHistory:
     async def _fetch(self, query: str, *arguments: object) -> Sequence[asyncpg.Record]:
         try:
             return await self._pool.fetch(query, *arguments)
-        except _NO_VIEWS:
+        except NO_VIEWS:
             return []
-        except _AWAY as error:
+        except AWAY as error:
             raise StatesUnavailableError(f"the events cannot be read: {error!r}") from error
 
 

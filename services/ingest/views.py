@@ -10,6 +10,7 @@ import orjson
 
 from schemas.ids import DataHash, EventId, ThreadKey
 from schemas.topics import THREAD_EVENTS
+from services.chassis.postgres import AWAY, NO_VIEWS
 from services.ingest.accept import CallFacts, Stored
 from services.ingest.commands import FoundCommands
 from services.ingest.existence import ThreadRow
@@ -17,9 +18,6 @@ from services.ingest.problems import BAD_CURSOR, VIEWS_UNAVAILABLE, Problem, Pro
 from services.ingest.refusals import CallStanding, Decided, InputStanding
 
 TOPIC = THREAD_EVENTS.name
-
-_NO_VIEWS = (asyncpg.UndefinedTableError, asyncpg.InvalidSchemaNameError)
-_AWAY = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError)
 
 
 class Database:
@@ -34,11 +32,11 @@ class Database:
         try:
             async with asyncio.timeout(self._timeout_seconds):
                 return await self._pool.fetch(query, *arguments)
-        except _NO_VIEWS:
+        except NO_VIEWS:
             raise ProblemError(
                 Problem(VIEWS_UNAVAILABLE, "There are no views yet; the projector makes them when it starts.")
             ) from None
-        except _AWAY as error:
+        except AWAY as error:
             raise ProblemError(
                 Problem(VIEWS_UNAVAILABLE, f"The database cannot be asked: {type(error).__name__}.")
             ) from error

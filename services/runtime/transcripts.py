@@ -10,6 +10,7 @@ from schemas.state import NOTHING
 from schemas.thread import fold
 from schemas.transcript import Item, Transcript, transcript_changes
 from services.chassis.log import Log, TopicPartition
+from services.chassis.postgres import AWAY
 from services.chassis.scan import scan
 from services.chassis.sql_files import SqlFiles
 
@@ -33,7 +34,7 @@ class PostgresTranscripts:
     async def load(self, key: ThreadKey) -> ColdTranscript | None:
         try:
             rows = await self._pool.fetch(self._sql["select_transcript"], key.tenant, key.thread)
-        except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, TimeoutError):
+        except AWAY:
             return None
         if not rows:
             return None

@@ -1,3 +1,5 @@
+from collections import Counter
+
 import pytest
 
 from schemas.codec import decode
@@ -5,8 +7,11 @@ from schemas.ids import TenantId, ThreadId, ThreadKey
 from services.chassis.log import Incoming
 from services.projector.projections import batch as batch_module
 from services.projector.projections.batch import Batch, Kept, Refused
+from services.projector.projections.rows import ALL, CHANGING, KEYS
 from tests.support.histories import KEY, RUNTIME, USER, History, created, submitted, turn_recovered
+from tests.support.projector_world import random_records
 from tests.support.view_tables import Projected
+from tests.support.views_equal import decode_incoming
 from tests.support.walks import as_read
 
 
@@ -134,3 +139,25 @@ def test_a_recovery_is_seen_on_the_turn() -> None:
     (turn,) = Projected().project(as_read(history)).all("turns")
     assert (turn["recovered_by"], turn["recovered_at"]) == ("B", history.now_ms)
     assert turn["status"] == "open"
+
+
+def test_rows_go_out_in_the_order_of_their_columns() -> None:
+    records, known = random_records(1), dict[ThreadKey, Kept]()
+    counts: Counter[tuple[str, str]] = Counter()
+    for start in range(0, len(records), 20):
+        batch = Batch("thread-events", known, lambda _: 3, 1_000)
+        for incoming in records[start : start + 20]:
+            batch.take(incoming, decode_incoming(incoming))
+        known |= batch.kept
+        rows = batch.rows
+        for table in KEYS:
+            for what, columns, made, written in (
+                ("new", ALL[table], rows.new[table], rows.new_rows(table)),
+                ("changed", CHANGING[table], rows.changed[table], rows.changed_rows(table)),
+            ):
+                counts[table, what] += len(written)
+                for row, (key, given) in zip(written, made.items(), strict=True):
+                    named = dict(zip((*KEYS[table], *columns), row, strict=True))
+                    assert row[: len(key)] == key
+                    assert {name: named[name] for name in given} == given
+    assert len([count for count in counts.values() if count > 0]) == 2 * len(KEYS), counts
