@@ -23,7 +23,7 @@ from schemas.progress import Heartbeat, Progress, Quarantine, ToolOutput
 from schemas.state import Call, ThreadState, is_active
 from schemas.thread import Verdict
 from services.chassis.clock import Clock
-from services.chassis.log import Log
+from services.chassis.log import Log, LogUnavailableError
 from services.chassis.storable import storable_text
 from services.chassis.text_batch import TextBatch
 from services.chassis.timers import Timers
@@ -307,10 +307,11 @@ class Executor:
     def _claim_again(self, partition: Partition, held: Held, run: Run) -> None:
         if run.started or self._runs.get(held.key, {}).get((run.attempt.call, run.attempt.attempt)) is not run:
             return
-        if partition.lost or self._stopping:
-            self._forget(held, run)
-        else:
+        if partition.number in self._owned and not self._stopping:
             self._append_claim(partition, held, run)
+        else:
+            # Whoever finds it in the log would have to take it for one that ran.
+            self._finish(partition, held, run, ToolEnd("not_started", None))
 
     # Running
 
@@ -455,7 +456,12 @@ class Executor:
             return partition.number not in self._owned and any(key in self._runs for key in strays)
 
         try:
-            await read_on(self._log, partition, strays, are_wanted, self._look_at)
+            while are_wanted():
+                try:
+                    await read_on(self._log, partition, strays, are_wanted, self._look_at)
+                except LogUnavailableError as error:
+                    log.warning("strays_not_read", partition=partition.number, error=str(error))
+                    await asyncio.sleep(self._options.append_retry_ms / 1000)
         finally:
             self._followed.difference_update(strays)
 

@@ -134,6 +134,8 @@ class McpServer:
         link = await self._wait_link(min(self._config.call_wait_seconds, request.timeout_seconds), cancelled)
         if link is None:
             return ended("not_started", f"The MCP server {self.name} is not connected: {self.problem}.")
+        if cancelled.is_set():
+            return ended("not_started", "cancelled before it began")
         spec, own_name = self._specs.get(request.tool), self._own_name(request.tool)
         if spec is None or own_name is None:
             return ended("failed", f"The MCP server {self.name} no longer has the tool `{request.tool}`.", False)

@@ -93,7 +93,8 @@ class Toolbox:
             request = replace(request, timeout_seconds=max(left_seconds, 0.001))
         runner = self._runners.get(request.tool)
         if runner is None and cancelled.is_set():
-            return ToolEnd("cancelled", text_result("cancelled before it began", True))
+            text = "cancelled before it began"
+            return ToolEnd("not_started", text_result(text, True), evidence=text)
         if runner is None and self._expected:
             text = (
                 f"None of this executor's tools is `{request.tool}`; not here yet: {', '.join(sorted(self._expected))}."
