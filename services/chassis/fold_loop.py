@@ -423,7 +423,7 @@ class FoldLoop(Generic[Work]):
             held = partition.threads.get(key)
             if held is not None:
                 self._follower.report_quarantined(partition, held, seconds)
-        due = partition.quarantine.due(now)
+        due = partition.quarantine.due(now)[: self._settings.keys_per_load]
         if due:
             # A store of another log is never read.
             stored = None if partition.foreign_store else await self._load_trusted(partition, due)
@@ -436,6 +436,9 @@ class FoldLoop(Generic[Work]):
         refolded = []
         for key in keys:
             held = partition.threads.get(key)
+            if held is None and key in partition.parked:
+                partition.quarantine.postpone(key, now)  # it is being scanned for
+                continue
             if held is None or held.quarantined is None:
                 partition.quarantine.forget(key)  # of a scan that was given up
                 continue

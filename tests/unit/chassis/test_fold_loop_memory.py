@@ -350,6 +350,52 @@ async def test_a_partition_that_is_lost_while_a_thread_is_refolded_is_left_alone
 
 
 @in_virtual_time
+async def test_a_thread_that_is_set_aside_in_a_long_scan_is_reported_and_heals_afterwards() -> None:
+    world = FoldWorld()
+    await world.idle("a")
+    await world.idle("b")
+    world.store.advance()
+    async with world.following(replace(SETTINGS, stale_wait_seconds=1)) as loop:
+        world.store.is_away = True
+        world.follower.fails_on.add("a")
+        for number in range(20):
+            await world.say("b", str(number))
+        await world.say("a")
+        world.broker.faults._poll_records_max = 1
+        world.broker.faults._fetch_seconds_max = 2
+        await asyncio.sleep(60)
+        held = world.held(loop, "a")
+        assert held is not None and held.quarantined is not None
+        assert world.follower.reports != []
+        world.follower.fails_on.clear()
+        world.store.is_away = False
+        world.store.advance()
+        await asyncio.sleep(PAUSES.first_seconds + 2)
+        assert world.agrees(loop, "a")
+
+
+@in_virtual_time
+async def test_many_threads_that_were_set_aside_are_read_anew_some_at_a_time() -> None:
+    world = FoldWorld()
+    names = [f"t{number}" for number in range(5)]
+    world.follower.fails_on.update(names)
+    async with world.following(replace(SETTINGS, keys_per_load=2)) as loop:
+        for name in names:
+            await world.idle(name)
+        world.store.advance()
+        await asyncio.sleep(0.5)
+        assert world.follower.quarantined == names
+        world.follower.fails_on.clear()
+        counts = []
+        for _ in range(10):
+            await asyncio.sleep(1)
+            counts.append(len(world.follower.refolded))
+        assert list(dict.fromkeys(counts)) == [0, 2, 4, 5]
+        assert world.follower.refolded == names
+        assert all(world.agrees(loop, name) for name in names)
+
+
+@in_virtual_time
 async def test_a_thread_set_aside_never_leaves_memory() -> None:
     world = FoldWorld()
     world.follower.fails_on.add("a")
