@@ -2,13 +2,13 @@
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any
 
 from schemas.canonical import call_hash
 from schemas.codec import Record
-from schemas.events import InputSubmitted, StepFinished, ToolCallLost, ToolCallResolved
+from schemas.events import InputSubmitted, StepFinished, ToolCallLost
 from schemas.ids import TenantId, ThreadId, ThreadKey
 from schemas.state import Call, ThreadState
 from schemas.thread import Verdict
@@ -185,7 +185,7 @@ class Owner:
         decision = "succeeded"
         if not happened:
             is_open = state.turn is not None and state.turn.turn == call.turn and state.turn.cancelling is None
-            again = ["again"] * (3 if self._plan.hasty else 1) if is_open else []
+            again = ["again"] * (6 if self._plan.hasty else 1) if is_open else []
             decision = self._rng.choice(["failed", "failed", "abandoned", *again])
         body = {"decision": decision, "attempt": call.attempt, "note": "the ledger says so"}
         await self._post(f"tool-calls/{call.call}/resolution", body)
@@ -193,34 +193,28 @@ class Owner:
     # In haste
 
     def _react(self, record: Record, verdict: Verdict, state: ThreadState) -> None:
-        """To what was just stored, before those who work on it have read it; or late, to what is long over."""
+        """To what was just stored, before those who work on it have read it; or in the belief of what was before it."""
         if record.key != self.key or verdict.effect != "applied" or self.is_mended:
             return
         match record.data:
+            case ToolCallLost(call=call, attempt=attempt) if attempt > 1 and state.calls[call].status == "unknown":
+                body = {"decision": "again", "attempt": attempt - 1, "note": "seen some time ago"}
+                self._perhaps(0.7, partial(self._post, f"tool-calls/{call}/resolution", body, f"{self._tenant}/boss"))
             case ToolCallLost(call=call) if state.turn is not None and not state.calls[call].settled:
-                self._perhaps(0.5, 0, partial(self._post, f"turns/{state.turn.turn}/cancel", {}))
-            case ToolCallResolved(decision="again") as again:
-                body = {"decision": "again", "attempt": again.attempt, "note": "seen some time ago"}
-                act = partial(self._post, f"tool-calls/{again.call}/resolution", body, f"{self._tenant}/boss")
-                self._perhaps(0.7, self._rng.choice([2, 6, 10]), act)
+                self._perhaps(0.3, partial(self._post, f"turns/{state.turn.turn}/cancel", {}))
             case InputSubmitted() if state.turn is None:
                 body = {"config": {"instructions": f"since {state.seq}"}}
-                self._perhaps(0.3, 0, partial(self._send, "PATCH", "", body))
+                self._perhaps(0.3, partial(self._send, "PATCH", "", body))
             case StepFinished() if state.turn is not None:
-                self._perhaps(0.2, 0, partial(self._submit, {"mode": "steer"}))
+                self._perhaps(0.2, partial(self._submit, {"mode": "steer"}))
             case _:
                 pass
 
-    def _perhaps(self, probability: float, seconds: float, act: Callable[[], Awaitable[Any]]) -> None:
+    def _perhaps(self, probability: float, act: Callable[[], Coroutine[Any, Any, Any]]) -> None:
         if self._rng.random() < probability:
-            self._world.background(_later(seconds, act))
+            self._world.background(act())
 
     def _is_running(self, call: str) -> bool:
         alive = {process.owner for process in self._world.processes if process.is_alive}
         runs = self._world.ledger.of(str(self.key), call)
         return any(run.ended is None and run.executor in alive for run in runs)
-
-
-async def _later(seconds: float, act: Callable[[], Awaitable[Any]]) -> None:
-    await asyncio.sleep(seconds)
-    await act()

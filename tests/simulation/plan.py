@@ -59,7 +59,7 @@ class Plan:
         plan = cls(
             threads=rng.choice([1, 1, 1, 2, 2, 3]),
             acts=rng.randint(1, 5),
-            seconds=rng.choice([4, 7, 12]),
+            seconds=rng.choice([4, 4, 7, 7, 12, 12, 25]),
             partitions=rng.choice([1, 1, 2]),
             runtimes=rng.choice([1, 1, 2]),
             executors=rng.choice([1, 1, 2]),

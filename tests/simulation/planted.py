@@ -45,9 +45,11 @@ LIVE = "services.ingest.live"
 WATCH = "services.ingest.watch"
 TABLES = "tests.support.memory_tables"
 
-TWO_RUNTIMES = {"zombie_runtime": True, "moves_every": 2, "fetch_seconds_max": 0.2, "append_seconds_max": 0.2}
-TWO_EXECUTORS = {"zombie_executor": True, "fetch_seconds_max": 0.2, "append_seconds_max": 0.2}
-LOST_CALLS = {"tool_trouble": 0.3, "hasty": True, "approval": "never", "lease_seconds": 2, "seconds": 12}
+SLOW_LOG = {"fetch_seconds_max": 1, "append_seconds_max": 0.2}
+TWO_RUNTIMES = SLOW_LOG | {"zombie_runtime": True, "acts": 5, "approval": "never"}
+TWO_EXECUTORS = SLOW_LOG | {"zombie_executor": True, "approval": "never"}
+LOST_CALLS = {"tool_trouble": 0.3, "hasty": True, "approval": "never", "lease_seconds": 2, "seconds": 25}
+SLOW_TOOLS = {"tool_seconds": (1, 5, 5), "threads": 3, "acts": 5}
 LOST_COMMITS = {"acts": 5, "seconds": 12, "moves_every": 0.3}
 
 RULES = (
@@ -83,7 +85,7 @@ RULES = (
         return Verdict("superseded", "another answer took its place")
 """,
         "",
-        choices=TWO_RUNTIMES | {"hasty": True},
+        choices=TWO_RUNTIMES | {"hasty": True, "model_trouble": 0.2, "moves_every": 0.3},
     ),
     Planted(
         "answer-to-another-start",
@@ -112,13 +114,7 @@ RULES = (
         return Verdict("superseded", "another claim is in force")
 """,
         "",
-        choices={
-            "dispatch_wait_seconds": 1,
-            "calls_max": 1,
-            "threads": 3,
-            "tool_seconds": (1, 5, 5),
-            "approval": "never",
-        },
+        choices=LOST_CALLS | TWO_EXECUTORS | SLOW_TOOLS | {"dispatch_wait_seconds": 1, "calls_max": 1},
     ),
     Planted(
         "approval-not-bound-to-its-hash",
@@ -147,7 +143,7 @@ RULES = (
         return Verdict("rejected", "the queue is held until the next input")
 """,
         "",
-        choices=TWO_RUNTIMES | {"on_recovery": "interrupt", "runtimes": 2, "model_trouble": 0.2, "acts": 5},
+        choices=TWO_RUNTIMES | LOST_CALLS | {"on_recovery": "interrupt", "runtimes": 2, "model_trouble": 0.2},
     ),
     Planted(
         "retry-that-forgets",
@@ -161,11 +157,11 @@ RULES = (
     Planted(
         "completed-though-cancelled",
         FOLD,
-        """        return "the turn is being cancelled" if d.outcome == "completed" else None
+        """    if turn.cancelling is not None and d.outcome == "completed":
+        return "the turn is being cancelled"
 """,
-        """        return None
-""",
-        choices={"fetch_seconds_max": 0.2, "append_seconds_max": 0.2, "acts": 5},
+        "",
+        choices=SLOW_LOG | {"acts": 5},
     ),
     Planted(
         "settings-just-before",
@@ -183,7 +179,7 @@ RULES = (
         return Verdict("superseded", "it speaks of a claim that is not in force")
 """,
         "",
-        choices=LOST_CALLS | TWO_EXECUTORS | {"tool_seconds": (1, 5, 5)},
+        choices=LOST_CALLS | TWO_EXECUTORS | SLOW_TOOLS,
     ),
     Planted(
         "unknown-cancelled",
@@ -205,7 +201,7 @@ RULES = (
         FOLD,
         """    if call.effect in {"pure", "idempotent"} and not over and not call.last:""",
         """    if not over and not call.last:""",
-        choices=LOST_CALLS,
+        choices={"tool_trouble": 0.3},
     ),
     Planted(
         "steering-dropped-on-abort",
@@ -254,7 +250,7 @@ SERVICES = (
 """,
         """        elif watch is not None:
 """,
-        choices=TWO_EXECUTORS | {"tool_seconds": (1, 5, 5), "approval": "never"},
+        choices=TWO_EXECUTORS | SLOW_TOOLS | {"lease_seconds": 2, "seconds": 25},
     ),
     Planted(
         "position-before-rows",
