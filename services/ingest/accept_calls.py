@@ -1,6 +1,7 @@
 """What requests about tool calls become: decisions, results of client tools, resolutions. Pure, as `accept`."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TypeAlias
 
 from pydantic import JsonValue
@@ -54,7 +55,9 @@ def post_result(
     finished = ToolCallFinished(
         call=call, attempt=facts.attempt, claim=facts.claim, outcome=request.outcome, result=request.result
     )
-    return one(command, finished, judged=True)
+    # Another attempt is another question: the key of an answer to an earlier one is good for this one, too.
+    of_attempt = replace(command, route=f"{command.route}/{facts.attempt}")
+    return one(of_attempt, finished, judged=True)
 
 
 def resolve_call(command: Command, call: str, request: ResolveCall, limits: AcceptLimits) -> Accepted | Problem:

@@ -39,6 +39,7 @@ from services.ingest.metrics import IngestMetrics
 from services.ingest.problems import (
     LOG_UNAVAILABLE,
     NOT_APPLIED,
+    THREAD_CLOSING,
     TOO_LARGE,
     TOO_MANY_APPENDS,
     VIEWS_UNAVAILABLE,
@@ -126,11 +127,28 @@ class Commands:
         encoded = self._encode(accepted)
         stored = await self._stored_earlier(accepted, encoded) if accepted.command.keyed else None
         if stored is None:
-            await self._require(accepted)
+            stored = await self._require_or_find(accepted, encoded)
+        if stored is None:
             stored = await self._append(accepted, encoded)
         if not (wait or accepted.judged):
             return _answer(202, _body(accepted, [item._replace(effect=None) for item in stored]))
         return await self._answer_with_verdicts(accepted, stored)
+
+    async def _require_or_find(self, accepted: Accepted, encoded: Sequence[Encoded]) -> Sequence[Stored] | None:
+        """A thread that closes stays closed: who is told so does not ask again. An earlier try of the same command may
+        have come before that, and be in the log where the views do not hold it yet.
+        """
+        try:
+            await self._require(accepted)
+        except ProblemError as error:
+            if error.problem.type is not THREAD_CLOSING or not accepted.command.keyed:
+                raise
+            await self._known.catch_up(accepted.command.key)
+            stored = await self._stored_earlier(accepted, encoded)
+            if stored is None:
+                raise
+            return stored
+        return None
 
     async def _require(self, accepted: Accepted) -> None:
         match accepted.needs:

@@ -10,6 +10,7 @@ from typing import NamedTuple, Protocol
 
 from pydantic import JsonValue
 
+from schemas.canonical import canonical_json
 from schemas.events import (
     Event,
     InputWithdrawn,
@@ -107,8 +108,7 @@ class Refusals:
 
 
 def explain_call(event: Event, refused: Stored, call: CallStanding) -> Explanation | Stored:
-    if isinstance(event, ToolCallFinished) and _is_same(call.settled_by, refused):
-        assert call.settled_by is not None
+    if isinstance(event, ToolCallFinished) and call.settled_by is not None and _is_same(event, call, refused):
         return call.settled_by
     more: dict[str, JsonValue] = {
         "call": {
@@ -143,6 +143,11 @@ def explain_input(found: InputStanding) -> Explanation:
     return Explanation(more, f"Turn {found.turn}{step} has taken it.")
 
 
-def _is_same(settled_by: Stored | None, refused: Stored) -> bool:
-    """The same result for the same claim is the same content, so the same hash."""
-    return settled_by is not None and (settled_by.kind, settled_by.data_hash) == (refused.kind, refused.data_hash)
+def _is_same(event: ToolCallFinished, call: CallStanding, refused: Stored) -> bool:
+    """Whether it was settled by the same result. That one may have been given for another attempt."""
+    settled_by = call.settled_by
+    if settled_by is None or settled_by.kind != refused.kind:
+        return False
+    if settled_by.data_hash == refused.data_hash:
+        return True
+    return call.outcome == event.outcome and canonical_json(call.result) == canonical_json(event.result)

@@ -166,6 +166,24 @@ async def test_another_process_learns_of_the_closing_from_the_view_or_from_the_f
     assert (then.status_code, slug(then.json())) == (409, "thread-closing")
 
 
+async def test_an_input_that_came_before_the_closing_is_no_new_one() -> None:
+    """Its first try went through another process, and its answer was lost; the views do not hold it yet."""
+    world = World(ingest_recent_commands_max=0)
+    thread = await world.created()
+    path = f"/v1/threads/{thread}/inputs"
+    first = await world.post(path, {"text": "x"}, key="k")
+    await world.post(f"/v1/threads/{thread}/close")
+    world.views.held_at = first.json()["position"]["offset"]
+    early = await world.post(path, {"text": "x"}, key="k")
+    assert (early.status_code, slug(early.json())) == (503, "views-behind")
+    world.views.held_at = None
+    again = await world.post(path, {"text": "x"}, key="k")
+    new = await world.post(path, {"text": "x"}, key="l")
+    assert (again.status_code, again.json()["input"]) == (202, first.json()["input"])
+    assert (new.status_code, slug(new.json())) == (409, "thread-closing")
+    assert len(world.folded(thread)) == 3
+
+
 async def test_closing_twice_comes_to_the_same() -> None:
     world = World()
     thread = await world.created()

@@ -7,10 +7,11 @@ import pytest
 from pydantic import JsonValue
 
 from schemas.canonical import call_hash
-from schemas.events import ToolCallResolved
-from schemas.ids import TenantId
+from schemas.events import ToolCallLost, ToolCallResolved
+from schemas.ids import TenantId, ThreadKey
 from schemas.state import Call
 from schemas.tools import Catalog
+from services.ingest.accept import CallFacts
 from services.ingest.auth import Principal
 from tests.support import histories
 from tests.unit.ingest.threads import in_turn, slug, with_call
@@ -299,6 +300,57 @@ async def test_a_result_is_never_for_a_claim_that_the_views_alone_hold_for_the_o
     world.views.held_at = None
     again = await post_result(world, thread, {"outcome": "succeeded"}, "k")
     assert (again.status_code, call_of(world, thread).outcome) == (200, "succeeded")
+
+
+async def test_a_key_that_was_used_for_a_lost_attempt_is_good_for_the_next_one() -> None:
+    """A backend may well use the call's id as its key. The first result lost the race against the end of its time."""
+    world = World()
+    thread = await with_call(world, "client", "ask")
+    facts = world.views.call_facts
+
+    async def raced(key: ThreadKey, call: str) -> CallFacts | None:
+        world.views.call_facts = facts  # type: ignore[method-assign]  # once
+        found = await facts(key, call)
+        lost = ToolCallLost(call=CALL, attempt=1, claim=call_of(world, thread).claim, evidence="its time is over")
+        await world.service_appends(thread, lost)
+        await resolve(world, thread, "again")
+        await world.service_appends(thread, histories.dispatched(call_of(world, thread), pool="client"))
+        return found
+
+    world.views.call_facts = raced  # type: ignore[method-assign]
+    body = {"outcome": "succeeded", "result": {"seat": 2}}
+    late = await post_result(world, thread, body, CALL)
+    assert (late.status_code, late.json()["reason"]) == (409, "it speaks of a claim that is not in force")
+    again = await post_result(world, thread, body, CALL)
+    assert (again.status_code, call_of(world, thread).outcome) == (200, "succeeded")
+    assert (await post_result(world, thread, body, CALL)).json() == again.json()
+    other = await post_result(world, thread, {"outcome": "failed"}, CALL)
+    assert (other.status_code, slug(other.json())) == (422, "idempotency-conflict")
+
+
+async def test_the_same_result_for_another_attempt_is_answered_alike() -> None:
+    """Of a pure call any attempt's result wins: a retry may find a later one in force."""
+    world = World()
+    thread = await with_call(world)
+    await decide(world, thread, "approve")
+    await world.service_appends(thread, histories.dispatched(call_of(world, thread), "pure", pool="client"))
+    lost = ToolCallLost(call=CALL, attempt=1, claim=call_of(world, thread).claim, evidence="its time is over")
+    facts = world.views.call_facts
+
+    async def raced(key: ThreadKey, call: str) -> CallFacts | None:
+        world.views.call_facts = facts  # type: ignore[method-assign]  # once
+        found = await facts(key, call)
+        await world.service_appends(thread, lost)
+        await world.service_appends(thread, histories.dispatched(call_of(world, thread), "pure", pool="client"))
+        return found
+
+    world.views.call_facts = raced  # type: ignore[method-assign]
+    body = {"outcome": "succeeded", "result": {"seat": 2}}
+    first = await post_result(world, thread, body, "k")
+    again = await post_result(world, thread, body, "k")
+    other = await post_result(world, thread, {"outcome": "succeeded", "result": {"seat": 3}})
+    assert (first.status_code, again.status_code, other.status_code) == (200, 200, 409)
+    assert first.json()["events"] == again.json()["events"]
 
 
 async def test_a_result_that_a_person_has_settled_learns_of_the_person() -> None:
