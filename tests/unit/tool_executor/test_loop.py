@@ -170,7 +170,7 @@ async def test_a_claim_that_is_given_up_is_given_back(why: str) -> None:
             return await reader(*arguments)
 
         process.reader.poll = deaf  # type: ignore[method-assign]  # it never reads its claim back
-        process.log.reader = slow  # type: ignore[method-assign]
+        process.log.reader = slow  # type: ignore[method-assign, assignment]
         key = await begin(world)
         failures = process.executor._metrics.append_failures
         await world.until(lambda: failures._value.get() == 1, 60, every=0.01)
@@ -487,7 +487,7 @@ async def test_a_log_that_is_away_for_a_moment_ends_no_call_of_a_lost_partition(
             process.log.reader = reader  # type: ignore[method-assign]  # once
             raise LogUnavailableError("open a reader: no answer")
 
-        process.log.reader = away  # type: ignore[method-assign]
+        process.log.reader = away  # type: ignore[method-assign, assignment]
         await process.loop.revoked(P0)
         judged = await world.until_rest(key)
         assert [event.outcome for event in judged.applied(ToolCallFinished)] == ["succeeded"]
