@@ -47,7 +47,7 @@ class Run:
     clients: Clients
     watchers: list[Watcher]
     cut_off: set[str]
-    """Owners of processes that did not live, awake, from their start to the end."""
+    """Owners of processes that were killed, stood still, or ended because the log refused them."""
     stood_still: set[str]
 
     @property
@@ -280,7 +280,9 @@ def not_started_means_not_run(run: Run) -> Iterator[Broken]:
 
 @invariant
 def unknown_only_where_something_was_cut_off(run: Run) -> Iterator[Broken]:
-    """A call is unknown only after its executor was killed, stopped or stood still, or killed the tool midway."""
+    """A call is unknown only after its executor was killed or stood still, or killed the tool midway: not because it was
+    told to stop.
+    """
     for key, thread in run.threads.items():
         was_unknown = {name for name, life in _calls(thread).items() if life.was_unknown}
         cut_off = {event.call for event in thread.applied(ToolCallStarted) if event.executor in run.cut_off}

@@ -131,8 +131,10 @@ class Session:
                     yield f"partition {partition} has no {kind.__name__}"
 
     def _check(self) -> None:
-        cut_off = self._trouble.cut_off | {process.owner for process in self.world.processes if not process.is_alive}
-        check_all(Run(self.world, self._model, self._clients, self._watchers, cut_off, self._trouble.stood_still))
+        trouble = self._trouble
+        ended = {process.owner for process in self.world.processes if not process.is_alive}
+        cut_off = trouble.cut_off | (ended - trouble.stopped)
+        check_all(Run(self.world, self._model, self._clients, self._watchers, cut_off, trouble.stood_still))
 
     def _check_problems(self) -> None:
         if self.world.problems:

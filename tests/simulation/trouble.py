@@ -27,7 +27,8 @@ ALIVE_MOST = 9
 class Trouble:
     def __init__(self, world: SimulationWorld, model: SeededModel, plan: Plan, rng: random.Random) -> None:
         self.cut_off: set[str] = set()
-        """Owners of processes that were killed, stood still or were stopped: what they ran may be unknown."""
+        """Owners of processes that were killed, or stood still: what they ran may be unknown."""
+        self.stopped: set[str] = set()
         self.stood_still: set[str] = set()
         self._world = world
         self._plan = plan
@@ -168,7 +169,7 @@ class Trouble:
     async def _stop_it(self, process: Process, *, again: bool) -> None:
         self._world.story.tell(process.owner, "is told to stop")
         self._world.story.count("stopped")
-        self.cut_off.add(process.owner)
+        self.stopped.add(process.owner)
         await process.stop()
         self._world.story.tell(process.owner, "has stopped")
         if again:
