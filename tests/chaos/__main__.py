@@ -22,6 +22,7 @@ def main() -> int:
     parser.add_argument("--keep", action="store_true", help="the folder with the logs of all processes")
     arguments = parser.parse_args()
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # that the broker is away is the point of it
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # it is one that can
     seed = secrets.randbelow(1_000_000) if arguments.seed is None else arguments.seed
     found = uvloop.run(chaos(arguments.seconds, seed, calm_kills=arguments.calm, keep=arguments.keep))
     arguments.output.write_text(json.dumps(found.result, indent=2) + "\n")

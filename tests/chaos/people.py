@@ -17,9 +17,9 @@ ANSWER_TWICE_SHARE = 0.2
 """Approvals that two clients answer at the same time."""
 THINK_SECONDS = 1.5
 """At most, before a decision."""
-PATIENCE_SECONDS = 15.0
+PATIENCE_SECONDS = 10.0
 """How long a person lets an unknown call be before looking into the ledger: whoever still runs it has ended by then."""
-HOOK_SECONDS = 35.0
+HOOK_SECONDS = 30.0
 """How long a person leaves reconcilable calls to their executor."""
 READ_BACK_SECONDS = 1.0
 """An answered call may be listed for so long."""

@@ -18,6 +18,7 @@ import asyncpg
 from schemas.codec import Record
 from schemas.ids import ThreadKey
 from schemas.state import Call
+from services.chassis.postgres import AWAY
 from tests.chaos.followers import Follower, connected
 from tests.chaos.observer import Observer, Seen
 
@@ -105,7 +106,7 @@ class Progress:
     async def watch_positions(self) -> None:
         """Until cancelled; also while the database is away."""
         while True:
-            with contextlib.suppress(OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError):
+            with contextlib.suppress(*AWAY):
                 connection = await asyncpg.connect(self._dsn, timeout=CONNECT_SECONDS)
                 try:
                     while True:

@@ -48,10 +48,19 @@ class Found:
 async def chaos(seconds: float, seed: int, *, calm_kills: int, keep: bool = False, say: Say = print) -> Found:
     folder = Path(tempfile.mkdtemp(prefix="tlc-", dir="/tmp"))
     folder.chmod(0o755)  # noqa: ASYNC240  # once; Postgres runs as another user where we are root
+    loop = asyncio.get_running_loop()
+    begun = loop.time()
+
+    def tell(what: str) -> None:
+        say(f"{loop.time() - begun:4.0f} s  {what}")
+
+    tell(f"seed {seed}, logs in {folder}")
     try:
         async with chaos_system(folder) as system:
-            say(f"seed {seed}; {system.kafka.running.version}, {system.postgres.running.version}; logs in {folder}")
-            found = await _Run(system, seconds, seed, calm_kills, say).run()
+            tell(f"on {system.kafka.running.version} and {system.postgres.running.version}")
+            found = await _Run(system, seconds, seed, calm_kills, tell).run()
+            tell("stopping")
+        tell("stopped")
     finally:
         if not keep:
             shutil.rmtree(folder, ignore_errors=True)
@@ -148,6 +157,7 @@ class _Run:
         calm_samples: Mapping[str, list[float]],
         calm_problems: list[str],
     ) -> Found:
+        self._say(f"settled after {settle_seconds:.1f} s")
         stories, ids = await read_log(log, observer.partitions)
         followed = [follower.followed for follower in load.followers]
         judgement = judge(stories, ids, self._system.ledger.by_key(), load.notes.inputs, followed)

@@ -24,7 +24,7 @@ from tests.support.services import apache_kafka
 
 INSTANCES = ("0", "1")
 LEASE_SECONDS = 5
-TOOL_SECONDS = 12
+TOOL_SECONDS = 10
 """What a tool may take; a reconcilable call that did not happen is certain only then."""
 RESTARTS = Restarts(tries_max=1_000, most_seconds=0.5)
 """Of services that are killed on purpose: never given up."""
