@@ -133,9 +133,11 @@ class KafkaLog:
         reader = AssignedReader(consumer, self, self._settings.kafka_poll_records_max)
         try:
             await consumer.start()
-        except KafkaError as error:
+        except BaseException as error:  # also where who opens it gives up: half a consumer has tasks, too
             await reader.close()
-            raise log_error(error, "open a reader") from error
+            if isinstance(error, KafkaError):
+                raise log_error(error, "open a reader") from error
+            raise
         reader.assign(offsets)
         self._keep(reader)
         return reader
