@@ -191,6 +191,9 @@ class Ops:
             look.incomplete.append(f"{failure}: {error.problem.detail}")
         except (ThreadlogError, OSError) as error:
             look.incomplete.append(f"{failure}: {error}.")
+        except Exception as error:  # what only looks must not end the service
+            log.exception("ops_source_raised")
+            look.incomplete.append(f"{failure}: {type(error).__name__}.")
         else:
             return
         self._metrics.ops_sources_failed.inc()

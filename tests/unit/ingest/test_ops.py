@@ -201,6 +201,20 @@ async def test_sources_that_cannot_be_asked_are_named_and_the_others_told() -> N
 
 
 @in_virtual_time
+async def test_a_source_that_answers_nonsense_does_not_end_the_service() -> None:
+    world = OpsWorld()
+    world.quiet("t", 400)
+    del world.groups.groups[RUNTIME_GROUP]
+    watching = asyncio.create_task(world.ops.run())
+    await asyncio.sleep(1)
+    found = await world.ops.stuck()
+    assert found.incomplete == ["The broker could not be asked for the owners of partitions: KeyError."]
+    assert [entry.thread for entry in found.threads] == ["t"]
+    assert not watching.done()
+    watching.cancel()
+
+
+@in_virtual_time
 async def test_many_who_ask_at_once_cost_one_look() -> None:
     world = OpsWorld()
     first, second = await asyncio.gather(world.ops.stuck(), world.ops.stuck())
