@@ -67,7 +67,7 @@ class Outboxes:
         self.counts = counts
         self.loop = asyncio.get_running_loop()
         self._outboxes: dict[tuple[str, int], _Outbox] = {}
-        self._busy: set[_Outbox] = set()
+        self._busy: dict[_Outbox, None] = {}
         self._sweep: asyncio.TimerHandle | None = None
         self._closed: LogError | None = None
 
@@ -146,7 +146,7 @@ class Outboxes:
         outbox.queue.append(entry)
         outbox.queued_bytes += entry.payload_bytes
         if outbox not in self._busy:
-            self._busy.add(outbox)
+            self._busy[outbox] = None
             self.loop.call_soon(outbox.send_next)
             if self._sweep is None:
                 self._sweep = self.loop.call_later(self._sweep_seconds, self._expire)
@@ -163,7 +163,7 @@ class Outboxes:
             outbox.expire(now)
 
     def idle(self, outbox: "_Outbox") -> None:
-        self._busy.discard(outbox)
+        self._busy.pop(outbox, None)
 
     def resolve(self, entry: "_Entry", offsets: tuple[int, ...]) -> None:
         if entry.future is not None and not entry.future.done():

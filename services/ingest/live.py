@@ -387,7 +387,7 @@ class Watches:
     # Records
 
     def _take(self, polled: Sequence[tuple[TopicPartition, Sequence[Incoming]]]) -> None:
-        touched: set[WatchedThread] = set()
+        touched: dict[WatchedThread, None] = {}
         # Progress first: a delta belongs before the fact that ends its step.
         for tp, records in polled:
             if tp.topic == PROGRESS:
@@ -399,7 +399,7 @@ class Watches:
         for thread in touched:
             thread.wake()
 
-    def _take_events(self, partition: int, records: Sequence[Incoming], touched: set[WatchedThread]) -> None:
+    def _take_events(self, partition: int, records: Sequence[Incoming], touched: dict[WatchedThread, None]) -> None:
         self._ring.append(partition, records)
         self.counts.records_read += len(records)
         threads = self._threads
@@ -408,11 +408,11 @@ class Watches:
             # A record outside its key's partition is not of the thread, whoever put it there.
             if thread is not None and thread.is_ready and thread.partition == partition:
                 if thread not in touched:
-                    touched.add(thread)
+                    touched[thread] = None
                     thread.trim()
                 self._fold(thread, record)
 
-    def _take_progress(self, records: Sequence[Incoming], touched: set[WatchedThread]) -> None:
+    def _take_progress(self, records: Sequence[Incoming], touched: dict[WatchedThread, None]) -> None:
         threads = self._threads
         for record in records:
             thread = threads.get(record.key) if record.key is not None else None
@@ -421,7 +421,7 @@ class Watches:
             kind = progress_kind(record.headers)
             if kind in SHOWN_PROGRESS:
                 if thread not in touched:
-                    touched.add(thread)
+                    touched[thread] = None
                     thread.trim()
                 thread.show(progress_frame(kind, record.value))
                 self.counts.progress_forwarded += 1

@@ -46,7 +46,8 @@ class WatchedThread:
         self._limits = limits
         self._tail: list[Frame] = []
         self._tail_bytes = 0
-        self._sleepers: set[asyncio.Future[None]] = set()
+        self._sleepers: dict[asyncio.Future[None], None] = {}
+        """In the order in which they fell asleep, which is the one in which they are woken."""
         self._verdicts: dict[int, list[asyncio.Future[FoldedRecord]]] = {}
 
     @property
@@ -83,11 +84,11 @@ class WatchedThread:
     async def sleep(self) -> None:
         """Until there is something new."""
         future = self._loop.create_future()
-        self._sleepers.add(future)
+        self._sleepers[future] = None
         try:
             await future
         finally:
-            self._sleepers.discard(future)
+            self._sleepers.pop(future, None)
 
     def end(self, reason: str) -> None:
         self.ended = reason
