@@ -13,10 +13,10 @@ more until it is read anew from the store, after a pause that grows with its fai
 """
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Generic, Protocol
+from typing import Generic, Protocol, TypeAlias
 
 import structlog
 
@@ -38,6 +38,8 @@ from services.chassis.states import KeyStore, PartitionStates, StateStore, State
 log = structlog.get_logger()
 
 QUARANTINE_LOOK_SECONDS = 1.0
+
+AskOffsets: TypeAlias = Callable[[Iterable[TopicPartition]], Awaitable[Mapping[TopicPartition, int]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,17 +135,26 @@ class FoldLoop(Generic[Work]):
     # Assignment (chassis.log.Rebalance)
 
     async def assigned(self, partitions: frozenset[TopicPartition]) -> Mapping[TopicPartition, int]:
-        ends = await self._log.end_offsets(partitions)
-        begins = await self._log.begin_offsets(partitions)
+        ends = await self._patiently(self._log.end_offsets, partitions)
+        begins = await self._patiently(self._log.begin_offsets, partitions)
         starts = dict(await asyncio.gather(*[self._start(tp, begins[tp], ends[tp]) for tp in sorted(partitions)]))
         for tp in sorted(starts):
             self._make_ready_at(self.partitions[tp.partition], starts[tp])
         return starts
 
+    async def _patiently(self, ask: AskOffsets, tps: Iterable[TopicPartition]) -> Mapping[TopicPartition, int]:
+        """A log that is away for a while is no reason to end what runs for partitions that this process has."""
+        while True:
+            try:
+                return await ask(tps)
+            except LogUnavailableError as error:
+                log.warning("assignment_waits_for_the_log", error=str(error))
+                await asyncio.sleep(self._settings.load_retry_seconds)
+
     async def _start(self, tp: TopicPartition, begin: int, end: int) -> tuple[TopicPartition, int]:
         next_offset, states = await self._load_active(tp)
         if next_offset > end:  # The log may have grown since its end was asked for.
-            end = (await self._log.end_offsets([tp]))[tp]
+            end = (await self._patiently(self._log.end_offsets, [tp]))[tp]
         foreign_store = next_offset > end
         if foreign_store:
             log.error("stored_position_beyond_end", partition=tp.partition, stored=next_offset, end=end)

@@ -1,9 +1,11 @@
 """The frame of following services: from the beginning, from rows, and without a database."""
 
 import asyncio
+from collections.abc import Iterable
 from dataclasses import replace
+from typing import Any
 
-from services.chassis.log import Outgoing
+from services.chassis.log import LogUnavailableError, Outgoing, TopicPartition
 from tests.support.fold_world import EVICTING, SETTINGS, TOPIC, FoldWorld
 from tests.support.virtual_tests import in_virtual_time
 
@@ -34,6 +36,32 @@ async def test_an_empty_partition_is_ready_at_once() -> None:
     async with world.following() as loop:
         assert loop.not_ready() is None
         assert world.follower.ready == [0]
+
+
+@in_virtual_time
+async def test_a_log_that_is_away_while_partitions_come_is_waited_for() -> None:
+    """What runs for the partitions that this process has goes on meanwhile."""
+    world = FoldWorld()
+    await world.idle("a")
+    asked: list[str] = []
+
+    def at_first_away(name: str) -> None:
+        ask = getattr(world.log, name)
+
+        async def answer(tps: Iterable[TopicPartition]) -> Any:
+            asked.append(name)
+            if asked.count(name) < 4:
+                raise LogUnavailableError("look up offsets: no answer")
+            return await ask(tps)
+
+        setattr(world.log, name, answer)
+
+    at_first_away("begin_offsets")
+    at_first_away("end_offsets")
+    async with world.following() as loop:
+        await asyncio.sleep(10 * SETTINGS.load_retry_seconds)
+        assert world.follower.ready == [0] and world.agrees(loop, "a")
+        assert sorted(asked) == ["begin_offsets"] * 4 + ["end_offsets"] * 4
 
 
 @in_virtual_time
