@@ -92,15 +92,16 @@ class Leases:
             await self._changed.wait()
             self._changed.clear()
             if self._watches:
-                reader = await self._log.reader()
                 try:
-                    await self._follow(reader)
+                    reader = await self._log.reader()
+                    try:
+                        await self._follow(reader)
+                    finally:
+                        await reader.close()
                 except LogUnavailableError as error:
                     log.warning("heartbeats_not_read", error=str(error))
                     self._changed.set()
                     await asyncio.sleep(RETRY_MS / 1000)
-                finally:
-                    await reader.close()
 
     async def _follow(self, reader: Reader) -> None:
         self._read_to, self._ends = {}, {}

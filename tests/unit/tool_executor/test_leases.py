@@ -4,11 +4,12 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 from schemas.ids import TenantId, ThreadId, ThreadKey
 from schemas.progress import Delta, Heartbeat, Progress, encode_progress
 from schemas.topics import THREAD_PROGRESS
-from services.chassis.log import Outgoing
+from services.chassis.log import LogUnavailableError, Outgoing, Reader
 from services.chassis.timers import Timers
 from services.tool_executor.leases import Leases
 from tests.support.simulated_log import SimulatedBroker, SimulatedLog
@@ -153,6 +154,26 @@ async def test_a_heartbeat_that_comes_while_the_end_is_asked_for_counts_and_late
         assert not w.leases._is_read_since(0, end.asked_ms + 1), "an answer from before says nothing of later"
         await asyncio.sleep(5)
         assert len(w.lost) == 1
+
+
+@in_virtual_time
+async def test_a_log_that_is_away_when_the_first_watch_begins_is_asked_again() -> None:
+    async with watching() as w:
+        log_, tries = w.leases._log, 0
+        reader = log_.reader
+
+        async def away(*arguments: Any) -> Reader:
+            nonlocal tries
+            tries += 1
+            if tries < 4:
+                raise LogUnavailableError("open a reader: no answer")
+            return await reader(*arguments)
+
+        log_.reader = away  # type: ignore[method-assign]
+        w.watch()
+        await asyncio.sleep(LEASE + 10)
+        assert tries == 4
+        assert [claim for claim, _ in w.lost] == ["c"]
 
 
 @in_virtual_time
