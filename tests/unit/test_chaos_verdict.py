@@ -9,7 +9,7 @@ from services.client.sse import Fact
 from tests.chaos.followers import Followed
 from tests.chaos.ledger import PREFIX
 from tests.chaos.load import Acknowledged
-from tests.chaos.report import violations
+from tests.chaos.report import late, violations
 from tests.chaos.verdict import Judgement, ThreadStory, judge, story_of
 from tests.support.histories import (
     EXECUTOR,
@@ -229,6 +229,16 @@ def test_the_story_tells_each_record_and_its_verdict() -> None:
     assert len(lines) == len(history.records)
     assert "tool_call.started" in lines[-1]
     assert "superseded" in lines[-1]
+
+
+def test_a_time_is_over_its_limit_with_the_lease_counted() -> None:
+    def row(p50: int) -> dict[str, int | None]:
+        return {"p50": p50, "p99": 99_999, "max": 99_999, "samples": 3}
+
+    assert late({"runtime, restarted": row(3_000), "runtime, gone": row(10_000)}) == []
+    assert late({"tool-executor, lease, restarted": row(8_000), "tool-executor, lease, gone": row(15_000)}) == []
+    assert len(late({"runtime, restarted": row(3_001), "tool-executor, lease, gone": row(15_001)})) == 2
+    assert late({"ingest, gone": {"p50": None, "p99": None, "max": None, "samples": 0}}) == []
 
 
 def test_what_must_be_zero() -> None:
