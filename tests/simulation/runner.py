@@ -1,12 +1,12 @@
 """Many seeds, on all cores, until one fails."""
 
+import contextlib
 import gc
 import multiprocessing
 import os
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import closing
 from typing import NamedTuple
 
 from tests.simulation.session import play
@@ -28,7 +28,7 @@ def play_many(first: int, count: int, workers: int | None = None) -> int:
     workers = workers or os.cpu_count() or 1
     began = shown = time.monotonic()
     done = 0
-    with multiprocessing.Pool(workers, _begin) as pool, closing(_results(pool, first, count)) as results:
+    with contextlib.closing(_results(first, count, workers)) as results:
         for played in results:
             done += 1
             now = time.monotonic()
@@ -45,11 +45,14 @@ def play_many(first: int, count: int, workers: int | None = None) -> int:
     return 0
 
 
-def _results(pool: "multiprocessing.pool.Pool", first: int, count: int) -> Iterator[Played]:
-    try:
-        yield from pool.imap_unordered(play_one, range(first, first + count), chunksize=CHUNK)
-    finally:
-        pool.terminate()
+def _results(first: int, count: int, workers: int) -> Iterator[Played]:
+    seeds = range(first, first + count)
+    if workers == 1:
+        yield from map(play_one, seeds)
+        return
+    # Leaving it ends the workers, whatever they are at.
+    with multiprocessing.Pool(workers, _begin) as pool:
+        yield from pool.imap_unordered(play_one, seeds, chunksize=CHUNK)
 
 
 def _begin() -> None:

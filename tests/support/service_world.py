@@ -111,7 +111,7 @@ class World:
         self.processes: list[Process] = []
         self.problems: list[BaseException] = []
         self._tools = tuple(tools)
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._tasks: dict[asyncio.Task[Any], None] = {}
         self._names = 0
 
     async def open(self, store_seconds: float = 0.3) -> None:
@@ -137,7 +137,7 @@ class World:
     def background(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """As the world's own: not a part of a process, even where one causes it."""
         task = asyncio.get_running_loop().create_task(work, context=Context())
-        self._tasks.add(task)
+        self._tasks[task] = None
         return task
 
     def incarnation(self) -> str:
@@ -238,7 +238,7 @@ class Process:
         self.is_alive = True
         self.is_up = False
         """Whether it has started; before, it can only be crashed."""
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._tasks: dict[asyncio.Task[Any], None] = {}
         self._left: list[asyncio.Task[Any]] = []
         world.processes.append(self)
 
@@ -249,7 +249,7 @@ class Process:
     def spawn(self, work: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
         loop = asyncio.get_running_loop()
         task = loop.create_task(work, name=f"{self.owner} {name}", context=self._context)
-        self._tasks.add(task)
+        self._tasks[task] = None
         task.add_done_callback(self._done)
         return task
 
@@ -283,7 +283,7 @@ class Process:
         if self.is_alive:
             self.is_alive = False
             await self.log.close()
-            for task in self._tasks:
+            for task in list(self._tasks):
                 task.cancel()
             self.gone.set_result(None)
 
@@ -313,7 +313,7 @@ class Process:
         return await task
 
     def _done(self, task: asyncio.Task[Any]) -> None:
-        self._tasks.discard(task)
+        self._tasks.pop(task, None)
         if task.cancelled():
             return
         error = task.exception()
