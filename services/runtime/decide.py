@@ -65,6 +65,8 @@ class World:
     arguments_problem: Callable[[ToolSpec, dict[str, JsonValue], str | None], str | None]
     """Why the arguments, or what the model wrote in their place, do not fit the tool's schema, in a paragraph for the
     model; None where they do."""
+    is_ahead: bool = False
+    """Whether the state holds own events that were not read back yet."""
     calling: Calling | None = None
     taken_over: str | None = None
     """Data hash of the start that this process found open when it took the thread over, until it has said so."""
@@ -136,7 +138,8 @@ def _without_turn(state: ThreadState, world: World) -> Decisions:
     if state.status != "active" or state.config is None:
         return NOTHING_TO_DO
     free = [item for item in state.queue if not item.held]
-    if not free:
+    if not free or world.is_ahead:
+        # Another owner's answer may have ended the last turn: the next one is asked with what took effect (ADR 20).
         return NOTHING_TO_DO
     interrupting = [item for item in free if item.mode == "interrupt"]
     taken = [*interrupting[:1], *free][:1] if state.config.one_turn_per_input else free

@@ -337,6 +337,7 @@ class Runtime:
             confirmed=Confirmed(seq=held.state.seq, chain=held.state.chain),
             context=context,
             arguments_problem=self._arguments.problem,
+            is_ahead=bool(work.pending),
             calling=work.calling,
             taken_over=work.taken_over,
         )

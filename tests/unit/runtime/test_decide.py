@@ -115,6 +115,15 @@ def test_a_held_queue_starts_nothing() -> None:
     assert list(decided(history)) == []
 
 
+def test_the_next_turn_waits_until_the_end_of_the_last_was_read_back() -> None:
+    history = in_step()
+    history.apply(submitted("i2"), USER)
+    history.apply(step_finished(history.state))
+    appended(history, TurnEnded, is_ahead=True)
+    assert list(decided(history, is_ahead=True)) == []
+    assert appended(history, TurnStarted).inputs == ("i2",)
+
+
 def test_a_closing_thread_is_closed() -> None:
     history = idle()
     history.apply(submitted("i1"), USER)

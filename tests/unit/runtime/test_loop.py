@@ -65,6 +65,19 @@ async def test_what_needs_nobody_else_goes_out_as_one_batch() -> None:
 
 
 @in_virtual_time
+async def test_a_turn_is_not_begun_in_the_batch_that_ends_the_last() -> None:
+    """The end may lose against another owner's: then the model would be asked with an answer that never took effect."""
+    async with world_of(PlayedModel()) as world:
+        process = await runtime(world)
+        batches = batches_of(process)
+        key = await world.create("t")
+        await world.submit(key, "i1")
+        await world.submit(key, "i2")
+        await world.until_rest(key, turns=2)
+        assert batches == [["turn.started", "step.started"], ["step.finished", "turn.ended"]] * 2
+
+
+@in_virtual_time
 async def test_the_model_is_shown_what_was_decided_ahead() -> None:
     model = PlayedModel(ModelAnswer([AnswerItem("text", "look")], [ModelCall("pure", {})]), DONE)
     async with world_of(model) as world:
