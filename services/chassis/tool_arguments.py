@@ -1,25 +1,58 @@
 """Do a call's arguments fit the tool's schema? The answer is written for the model, which may correct itself."""
 
 import json
-from collections.abc import Mapping
-from typing import NamedTuple, Protocol, cast
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, NamedTuple, Protocol, cast
 
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError, ValidationError
-from jsonschema.validators import validator_for
+from jsonschema.validators import extend, validator_for
 from pydantic import JsonValue
 from referencing import Registry
 from referencing.exceptions import Unresolvable
 
+from schemas.canonical import canonical_json
 from schemas.tools import ToolSpec
 
 PROBLEMS_SHOWN_MAX = 5
 PROBLEM_CHARACTERS_MAX = 300
+PROBLEMS_FOUND_MAX = 100
+"""With so many nobody looks for more."""
+CHOICES_MAX = 20_000
+"""So often one check may try the branches of an `anyOf` or `oneOf`: below each other they double with each level."""
 VALIDATORS_MAX = 1_000
+
+_Keyword = Callable[[Any, Any, Any, Any], Iterable[ValidationError]]
 
 
 class _Validator(Protocol):
-    def iter_errors(self, instance: object) -> "list[ValidationError]": ...
+    def iter_errors(self, instance: object) -> Iterator[ValidationError]: ...
+
+
+class _TooMuchError(Exception):
+    pass
+
+
+@dataclass(slots=True)
+class _Compiled:
+    validator: _Validator
+    choices: "_Choices"
+
+
+@dataclass(slots=True)
+class _Choices:
+    left: int = CHOICES_MAX
+
+    def count(self, keyword: _Keyword) -> _Keyword:
+        def counting(validator: Any, wanted: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
+            self.left -= 1
+            if self.left < 0:
+                raise _TooMuchError
+            yield from keyword(validator, wanted, instance, schema) or ()
+
+        return counting
 
 
 class Misfit(NamedTuple):
@@ -32,7 +65,7 @@ class ArgumentCheck:
     """Compiles each schema once. A schema that is itself broken lets everything pass: the tool will judge."""
 
     def __init__(self) -> None:
-        self._validators: dict[str, _Validator | None] = {}
+        self._validators: dict[str, _Compiled | None] = {}
 
     def problem(self, tool: ToolSpec, args: Mapping[str, JsonValue], malformed: str | None = None) -> str | None:
         """One paragraph that says what does not fit and what to do now, or None.
@@ -48,23 +81,30 @@ class ArgumentCheck:
         if not errors:
             return None
         shown = "; ".join(_described(error) for error in errors[:PROBLEMS_SHOWN_MAX])
-        more = f"; and {len(errors) - PROBLEMS_SHOWN_MAX} more" if len(errors) > PROBLEMS_SHOWN_MAX else ""
+        left_out = len(errors) - PROBLEMS_SHOWN_MAX
+        how_many = "many" if len(errors) >= PROBLEMS_FOUND_MAX else str(left_out)
+        more = f"; and {how_many} more" if left_out > 0 else ""
         return (
             f"The arguments of this call of `{tool.name}` do not fit its schema, so it was not run: {shown}{more}. "
             f"{_expected(tool)} Correct them and call it again."
         )
 
     def misfits(self, tool: ToolSpec, args: Mapping[str, JsonValue]) -> list[Misfit]:
-        validator = self._validator(tool)
-        if validator is None:
+        """The first of them, in the order of their places."""
+        compiled = self._compiled(tool)
+        if compiled is None:
             return []
+        compiled.choices.left = CHOICES_MAX
         try:
-            errors = sorted(validator.iter_errors(dict(args)), key=lambda error: (str(list(error.path)), error.message))
+            found = list(islice(compiled.validator.iter_errors(dict(args)), PROBLEMS_FOUND_MAX))
         except Unresolvable:
             return []
+        except (_TooMuchError, RecursionError):
+            return [Misfit("", "they are too large, or nested too deep, to be checked against the schema")]
+        errors = sorted(found, key=lambda error: (str(list(error.path)), error.message))
         return [Misfit(_place(error), _shortened(error.message)) for error in errors]
 
-    def _validator(self, tool: ToolSpec) -> _Validator | None:
+    def _compiled(self, tool: ToolSpec) -> _Compiled | None:
         key = tool.schema_hash
         if key not in self._validators:
             if len(self._validators) >= VALIDATORS_MAX:
@@ -82,12 +122,28 @@ def schema_problem(schema: Mapping[str, JsonValue]) -> str | None:
     return None
 
 
-def _compiled(schema: Mapping[str, JsonValue]) -> _Validator | None:
+def _compiled(schema: Mapping[str, JsonValue]) -> _Compiled | None:
     if schema_problem(schema) is not None:
         return None
-    validator_class = validator_for(schema, default=Draft202012Validator)
+    base = validator_for(schema, default=Draft202012Validator)
+    choices = _Choices()
+    counted = {name: choices.count(base.VALIDATORS[name]) for name in ("anyOf", "oneOf") if name in base.VALIDATORS}
+    validator_class = extend(base, {**counted, "uniqueItems": _unique_items})  # type: ignore[no-untyped-call]
     # An empty registry: a `$ref` to elsewhere is never fetched.
-    return cast("_Validator", validator_class(schema, registry=Registry()))
+    return _Compiled(cast("_Validator", validator_class(schema, registry=Registry())), choices)
+
+
+def _unique_items(validator: Any, wanted: Any, instance: Any, _schema: Any) -> Iterator[ValidationError]:
+    """The library compares each with each."""
+    if not wanted or not validator.is_type(instance, "array"):
+        return
+    seen: set[bytes] = set()
+    for item in instance:
+        canonical = canonical_json(item)
+        if canonical in seen:
+            yield ValidationError(f"{_shortened(repr(instance))} has non-unique elements")
+            return
+        seen.add(canonical)
 
 
 def _described(misfit: Misfit) -> str:

@@ -52,6 +52,63 @@ def test_many_problems_are_counted(check):
     assert "; and 4 more." in problem
 
 
+def test_of_very_many_problems_some_are_looked_for(check):
+    tool = ToolSpec(name="x", input_schema={"type": "object", "additionalProperties": {"type": "string"}})
+    problem = check.problem(tool, {f"p{n}": n for n in range(5_000)})
+    assert "is not of type 'string'; and many more." in problem
+
+
+SET = ToolSpec(name="x", input_schema={"type": "object", "properties": {"a": {"type": "array", "uniqueItems": True}}})
+
+
+@pytest.mark.parametrize(
+    ("items", "fit"),
+    [
+        ([], True),
+        ([1, "1", True, None, [1], {"n": 1}], True),
+        ([{"n": 1, "m": 2}, {"m": 2, "n": 1}], False),
+        ([1, 1.0], False),
+        ([0, False], True),
+        ("no array", False),
+    ],
+)
+def test_items_of_a_set_are_different(check, items, fit):
+    assert (check.problem(SET, {"a": items}) is None) is fit
+
+
+def test_a_large_set_is_checked_soon(check):
+    """Comparing each item with each would stop the whole service for an hour."""
+    assert check.problem(SET, {"a": [{"n": n} for n in range(30_000)]}) is None
+
+
+def filter_in(levels):
+    """As of a query language: each level is tried against three alternatives, below each of which are three."""
+    inner = {"kind": "leaf"}
+    for _ in range(levels):
+        inner = {"kind": "not", "of": [inner]}
+    return {"filter": inner}
+
+
+def one_of(kind):
+    of = {"type": "array", "items": {"$ref": "#/$defs/filter"}}
+    return {"type": "object", "properties": {"kind": {"const": kind}, "of": of}, "required": ["kind", "of"]}
+
+
+@pytest.mark.parametrize("keyword", ["anyOf", "oneOf"])
+def test_alternatives_below_each_other_are_tried_within_a_limit(check, keyword, monkeypatch):
+    monkeypatch.setattr(tool_arguments, "CHOICES_MAX", 500)
+    leaf = {"type": "object", "properties": {"kind": {"const": "leaf"}}, "required": ["kind"]}
+    schema = {
+        "$defs": {"filter": {keyword: [one_of("and"), one_of("or"), one_of("not"), leaf]}},
+        "type": "object",
+        "properties": {"filter": {"$ref": "#/$defs/filter"}},
+    }
+    tool = ToolSpec(name="find", input_schema=schema)
+    assert check.problem(tool, filter_in(4)) is None
+    assert "nested too deep" in check.problem(tool, filter_in(40))
+    assert check.problem(tool, filter_in(4)) is None, "the limit is of one check"
+
+
 def test_what_is_no_json_object(check):
     problem = check.problem(SHELL, {}, malformed='{"command": "ls')
     assert "not a JSON object" in problem
