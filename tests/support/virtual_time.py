@@ -19,6 +19,8 @@ T = TypeVar("T")
 
 EPOCH_MS = 1_790_000_000_000
 CANCELLED_MIN = 100
+OWN_FILES = 1
+"""That the loop itself listens to, for who wakes it from another thread. Nobody does where time is virtual."""
 
 
 class StuckError(Exception):
@@ -77,7 +79,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         while scheduled and scheduled[0]._cancelled:
             self._timer_cancelled_count -= 1
             heapq.heappop(scheduled)._scheduled = False
-        if not ready:
+        if not ready and (not scheduled or len(self._selector.get_map()) > OWN_FILES):
             self._process_events(self._selector.select(0))
         if not ready:
             if not scheduled:
