@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -13,6 +13,7 @@ from schemas.thread import Verdict
 from schemas.tools import CLIENT_POOL, CLIENT_SOURCE, CatalogSource, ToolSpec
 from schemas.topics import THREAD_EVENTS_DLQ
 from services.chassis.fold_loop import FoldLoopSettings
+from services.chassis.log import TopicPartition
 from services.runtime.limits import Limits
 from services.runtime.model import Model
 from services.tool_executor.hooks import HookFailedError, Question, ReconcileHook
@@ -82,6 +83,7 @@ class SimulationWorld(World):
         super().__init__(model, options=options, faults=plan.faults(seed), idempotent=plan.idempotent, tools=TOOLS)
         self.broker.add_topic(THREAD_EVENTS_DLQ.name, plan.partitions)
         self.story = story
+        self.broker.on_agreed = self._agreed
         self.at_record: Callable[[Record], None] = lambda _record: None
         self.onlookers: list[Onlooker] = []
         self._rng = random.Random(f"{seed} database")
@@ -107,6 +109,10 @@ class SimulationWorld(World):
     def _background_done(self, task: "asyncio.Task[Any]") -> None:
         if not task.cancelled() and task.exception() is not None:
             self.problems.append(task.exception())  # type: ignore[arg-type]  # not None
+
+    def _agreed(self, group: str, assigned: Mapping[str, frozenset[TopicPartition]]) -> None:
+        shown = [f"{member}: {sorted(tp.partition for tp in tps)}" for member, tps in sorted(assigned.items())]
+        self.story.tell(f"group {group.removeprefix('threadlog-')}", f"agrees on {', '.join(shown) or 'nobody'}")
 
     def on_judged(self, record: Record, verdict: Verdict, state: ThreadState) -> None:
         self.story.tell_record(record, verdict, state.seq)

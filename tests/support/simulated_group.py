@@ -1,11 +1,14 @@
 """A consumer group of the simulated broker: who its members are, and which partitions each of them has."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from services.chassis.log import TopicPartition
 from tests.support.virtual_time import NOWHERE
+
+OnAgreed = Callable[[str, Mapping[str, frozenset[TopicPartition]]], None]
+"""Called with a group's name and what each of its members has now."""
 
 
 class Member(Protocol):
@@ -32,12 +35,15 @@ class GroupBroker(Protocol):
     session_seconds: float
     is_away: bool
 
+    on_agreed: OnAgreed
+
     def partition_count(self, topic: str) -> int: ...
 
 
 class Group:
-    def __init__(self, broker: GroupBroker) -> None:
+    def __init__(self, broker: GroupBroker, name: str) -> None:
         self._broker = broker
+        self._name = name
         self._members: dict[str, tuple[Member, tuple[str, ...]]] = {}
         self._assigned: dict[str, frozenset[TopicPartition]] = {}
         self._generation = 0
@@ -84,6 +90,7 @@ class Group:
             _later(self._broker.faults.retry_seconds, self._agree, generation)
             return
         self._assigned = self._range()
+        self._broker.on_agreed(self._name, self._assigned)
         for member, (reader, _) in self._members.items():
             reader.come(self._assigned[member])
 

@@ -35,7 +35,7 @@ from services.chassis.log import (
 )
 from services.chassis.log_metrics import LogCounts
 from services.chassis.outbox import BatchResult, Outboxes, OutboxLimits
-from tests.support.simulated_group import Group
+from tests.support.simulated_group import Group, OnAgreed
 from tests.support.virtual_time import NOWHERE
 
 MIB = 1_048_576
@@ -134,6 +134,7 @@ class SimulatedBroker:
         self.is_away = False
         """While true nothing is stored, fetched or looked up, and no group agrees on anything."""
         self.on_stored: Callable[[Sequence[Incoming]], None] = lambda _records: None
+        self.on_agreed: OnAgreed = lambda _group, _assigned: None
         self._clock = clock
         self._partitions: dict[TopicPartition, _Partition] = {}
         self._counts: dict[str, int] = {}
@@ -213,7 +214,7 @@ class SimulatedBroker:
 
     def group(self, name: str) -> Group:
         if name not in self._groups:
-            self._groups[name] = Group(self)
+            self._groups[name] = Group(self, name)
         return self._groups[name]
 
     def add_reader(self, reader: "_SimulatedReader") -> None:
