@@ -113,6 +113,8 @@ class Asking:
 
     async def _ask(self, partition: Partition, held: Held, call: Call, asked: Asked, hook: ReconcileHook) -> None:
         async with self._places:
+            if partition.lost or held.work.asked.get(call.call) is not asked:
+                return  # while it waited for its place somebody settled it, or another executor has it now
             asked.asked_ms = self._clock.now_ms()
             asked.answer = await self._answer(hook, held.key, call)
         self._look(partition, held)

@@ -375,6 +375,29 @@ async def test_only_so_many_are_asked_about_at_once() -> None:
         assert most == [8]
 
 
+@pytest.mark.parametrize("why", ["a person settles it", "the partition goes"])
+@in_virtual_time
+async def test_what_no_longer_matters_when_its_turn_comes_is_not_asked(why: str) -> None:
+    async with world_of() as world:
+        key = await begun_and_dead(world)
+        downstream = Downstream(world)
+        process = await asking(world, downstream)
+        places = process.executor._asking._places
+        for _ in range(8):
+            await places.acquire()
+        await status_is(world, key, "unknown")
+        await asyncio.sleep(1)
+        if why == "the partition goes":
+            await process.loop.revoked(P0)
+        else:
+            await world.command(key, ToolCallResolved(call="1.1.0", attempt=1, decision="failed"), "resolve")
+            await world.until_rest(key)
+        for _ in range(8):
+            places.release()
+        await asyncio.sleep(5)
+        assert downstream.asked == []
+
+
 # Partitions and processes
 
 
