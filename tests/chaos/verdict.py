@@ -8,7 +8,7 @@ from schemas.codec import Record, Unreadable, decode
 from schemas.events import ToolCallDispatched, ToolCallResolved, TurnEnded
 from schemas.ids import ThreadKey, idempotency_key
 from schemas.state import NOTHING, ThreadState, is_active, unknown_calls
-from schemas.thread import Verdict, fold
+from schemas.thread import USER_PREFIX, Verdict, fold
 from schemas.topics import THREAD_EVENTS
 from services.chassis.kafka import KafkaLog
 from services.chassis.log import TopicPartition
@@ -40,6 +40,8 @@ class CallStory:
     """How often a person had it run again."""
     attempts: int = 0
     was_unknown: bool = False
+    denied_by_service: bool = False
+    """An executor asked the downstream and says that it did not happen."""
     outcome: str | None = None
 
 
@@ -73,8 +75,10 @@ class ThreadStory:
                 self.turns_ended[data.turn] += 1
             case ToolCallDispatched():
                 self.calls[data.call].attempts = data.attempt
-            case ToolCallResolved(decision="again"):
-                self.calls[data.call].agains += 1
+            case ToolCallResolved() if record.actor.startswith(USER_PREFIX):
+                self.calls[data.call].agains += data.decision == "again"
+            case ToolCallResolved(decision="failed"):
+                self.calls[data.call].denied_by_service = True
             case _:
                 pass
         for call in self.state.calls.values():
@@ -231,7 +235,8 @@ def _is_falsely_certain(call: CallStory) -> bool:
     """
     if call.outcome == "succeeded":
         return not call.executed
-    return call.outcome in CERTAINLY_NOT and not call.was_unknown and call.effect != "pure" and call.executed > 0
+    is_certain = not call.was_unknown or call.denied_by_service
+    return call.outcome in CERTAINLY_NOT and is_certain and call.effect != "pure" and call.executed > 0
 
 
 def _judge_clients(

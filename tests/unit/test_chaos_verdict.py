@@ -201,6 +201,26 @@ def test_what_a_person_said_of_an_unknown_call_is_not_the_logs_certainty() -> No
     assert judged(history, effects=0).calls["unsafe"]["falsely_unknown"] == 1
 
 
+def test_what_an_executor_was_told_by_the_downstream_has_to_be_true() -> None:
+    for decision, effects in (("failed", 1), ("succeeded", 0)):
+        history = with_running("reconcilable")
+        history.apply(lost(history.only_call))
+        history.apply(resolved(history.only_call, decision), EXECUTOR)  # type: ignore[arg-type]
+        ended(history)
+        assert judged(history, effects=effects).calls["reconcilable"]["falsely_certain"] == 1
+        assert judged(history, effects=1 - effects).calls["reconcilable"]["falsely_certain"] == 0
+
+
+def test_again_by_an_executor_allows_no_second_effect() -> None:
+    history = with_running("reconcilable")
+    history.apply(lost(history.only_call))
+    history.apply(resolved(history.only_call, "again"), EXECUTOR)
+    history.apply(dispatched(history.only_call, "reconcilable"))
+    history.apply(claimed(history.only_call, "E2"), EXECUTOR)
+    history.apply(finished(history.only_call), EXECUTOR)
+    assert judged(ended(history), effects=2).calls["reconcilable"]["doubled"] == 1
+
+
 def test_gaps_and_repeats() -> None:
     history = with_end("unsafe", "succeeded")
     one, two, three, *rest = facts(history)
