@@ -102,7 +102,17 @@ def wire(
     database = Database(pool, settings.ingest_query_timeout_seconds)
     views = CommandViews(database, sql, settings.ingest_position_poll_ms / 1000)
     pace = Pace(settings.kafka_busy_threads, settings.kafka_busy_pause_ms / 1000)
-    watches = Watches(log, PostgresStates(pool), PostgresHistory(pool), LiveLimits.of(settings), pace=pace)
+    reports = QuarantineReports(
+        log, partitions, settings.ops_progress_records_max, int(3_000 * settings.quarantine_report_seconds)
+    )
+    watches = Watches(
+        log,
+        PostgresStates(pool),
+        PostgresHistory(pool),
+        LiveLimits.of(settings),
+        pace=pace,
+        on_quarantine=reports.hear,
+    )
     known = KnownThreads(
         log=log,
         rows=views,
@@ -142,9 +152,7 @@ def wire(
         ops=Ops(
             database=database,
             sql=sql,
-            reports=QuarantineReports(
-                log, partitions, settings.ops_progress_records_max, int(3_000 * settings.quarantine_report_seconds)
-            ),
+            reports=reports,
             groups=partial(kafka_groups, settings),
             partitions=partitions,
             clock=clock,

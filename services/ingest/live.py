@@ -13,7 +13,7 @@ Without a database, watches of threads that are folded already go on; new ones a
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple
 
@@ -39,6 +39,7 @@ from services.ingest.watched import FoldEndedError, TailLimits, WatchedThread
 EVENTS = THREAD_EVENTS.name
 PROGRESS = THREAD_PROGRESS.name
 
+QUARANTINE = "quarantine"
 SHOWN_PROGRESS = frozenset({"delta", "tool_output"})
 START_TRIES = 3
 """How often a watch takes up a start that another watch gave up midway."""
@@ -135,11 +136,14 @@ class Watches:
         limits: LiveLimits | None = None,
         counts: LiveCounts | None = None,
         pace: Pace | None = None,
+        on_quarantine: Callable[[Incoming], None] | None = None,
     ) -> None:
+        """`on_quarantine` is given each report of a thread that a service has set aside, watched or not."""
         self.limits = limits or LiveLimits()
         self.counts = counts or LiveCounts()
         self.history = history
         self._pace = pace
+        self._on_quarantine = on_quarantine
         self._log = log_
         self._states = states
         self._loop = asyncio.get_running_loop()
@@ -415,10 +419,12 @@ class Watches:
     def _take_progress(self, records: Sequence[Incoming], touched: dict[WatchedThread, None]) -> None:
         threads = self._threads
         for record in records:
+            kind = progress_kind(record.headers)
+            if kind == QUARANTINE and self._on_quarantine is not None:
+                self._on_quarantine(record)
             thread = threads.get(record.key) if record.key is not None else None
             if thread is None or not thread.is_ready or record.value is None:
                 continue
-            kind = progress_kind(record.headers)
             if kind in SHOWN_PROGRESS:
                 if thread not in touched:
                     touched[thread] = None

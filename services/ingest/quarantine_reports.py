@@ -1,7 +1,7 @@
 """Who says on `thread-progress` that it has set a thread aside.
 
-The reports are repeated while that lasts, so the recent end of each partition has them. Nothing is read before somebody
-asks.
+The reports are repeated while that lasts. The live reader, which sees all progress, passes them on; what came before it
+began is looked for in the recent end of each partition, once somebody asks.
 """
 
 from collections.abc import Sequence
@@ -14,6 +14,8 @@ from schemas.topics import THREAD_PROGRESS
 from services.chassis.log import Incoming, Log, Reader, TopicPartition
 
 POLL_MS = 200
+HEARD_MAX = 10_000
+"""Reports that are remembered, each thread's and reporter's last."""
 
 
 class QuarantineReport(NamedTuple):
@@ -32,6 +34,12 @@ class QuarantineReports:
         self._records_max = records_max
         self._valid_ms = valid_ms
         self._reader: Reader | None = None
+        self._heard: dict[tuple[ThreadKey, str], QuarantineReport] = {}
+
+    def hear(self, record: Incoming) -> None:
+        for report in _reports([record]):
+            if len(self._heard) < HEARD_MAX or (report.key, report.by) in self._heard:
+                self._heard[report.key, report.by] = report
 
     async def recent(self, now_ms: int) -> list[QuarantineReport]:
         """The last of each thread and reporter. To be called by one at a time. Raises LogError."""
@@ -44,6 +52,9 @@ class QuarantineReports:
         reader = self._reader
         reader.assign(starts)
         found: dict[tuple[ThreadKey, str], QuarantineReport] = {}
+        self._heard = {
+            name: report for name, report in self._heard.items() if now_ms - report.reported_ms < self._valid_ms
+        }
         try:
             while any(reader.position(tp) < ends[tp] for tp in starts):
                 for _, records in await reader.poll(POLL_MS):
@@ -51,6 +62,7 @@ class QuarantineReports:
                         found[report.key, report.by] = report
         finally:
             reader.assign({})
+        found |= self._heard
         return [report for report in found.values() if now_ms - report.reported_ms < self._valid_ms]
 
     async def close(self) -> None:

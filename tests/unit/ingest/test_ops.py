@@ -15,7 +15,10 @@ from schemas.state import FOLD_VERSION, dump_state
 from schemas.topics import THREAD_PROGRESS
 from services.chassis.groups import PROJECTOR_GROUP, RUNTIME_GROUP, GroupMembers, executor_group
 from services.chassis.log import LogUnavailableError, Outgoing, TopicPartition
+from services.chassis.states import StateStore
 from services.ingest.auth import Principal, Scope
+from services.ingest.history import History
+from services.ingest.live import Watches
 from services.ingest.metrics import IngestMetrics
 from services.ingest.ops import TOPIC, Ops, OpsLimits
 from services.ingest.problems import VIEWS_UNAVAILABLE, Problem, ProblemError
@@ -78,14 +81,15 @@ class FakeGroups:
 class OpsWorld:
     def __init__(self, limits: OpsLimits = LIMITS) -> None:
         self.clock = VirtualClock()
-        self.broker = SimulatedBroker({THREAD_PROGRESS.name: PARTITIONS}, self.clock)
+        self.broker = SimulatedBroker({TOPIC: PARTITIONS, THREAD_PROGRESS.name: PARTITIONS}, self.clock)
         self.log = self.broker.connect("ingest")
         self.database, self.groups = FakeDatabase(), FakeGroups()
         self.registry = CollectorRegistry()
+        self.reports = QuarantineReports(self.log, PARTITIONS, records_max=20, valid_ms=30_000)
         self.ops = Ops(
             database=cast("Database", self.database),
             sql=SQL,
-            reports=QuarantineReports(self.log, PARTITIONS, records_max=20, valid_ms=30_000),
+            reports=self.reports,
             groups=self.groups.open,
             partitions=PARTITIONS,
             clock=self.clock,
@@ -177,6 +181,27 @@ async def test_a_report_is_believed_for_a_while_and_looked_for_in_the_recent_end
         await world.report("a", Delta(turn=1, step=1, attempt=1, text="x"))
     await asyncio.sleep(6)
     assert (await world.ops.stuck()).threads == []
+
+
+@in_virtual_time
+async def test_a_report_is_heard_however_much_progress_comes_after_it() -> None:
+    """A busy partition has thousands of records a second, and a report every ten."""
+    world = OpsWorld()
+    watches = Watches(world.log, cast("StateStore", None), cast("History", None), on_quarantine=world.reports.hear)
+    await watches.open()
+    reading = asyncio.create_task(watches.run())
+    for _ in range(2):
+        await world.report("a", Quarantine(reason="x", by="runtime/r1"))
+        await world.report("a", Quarantine(reason="y", by="tool-executor/e1"))
+        for _ in range(30):
+            await world.report("b", Delta(turn=1, step=1, attempt=1, text="x"))
+        await asyncio.sleep(6)
+    found = [(entry.thread, entry.detail) for entry in (await world.ops.stuck()).threads]
+    assert found == [("a", "runtime/r1: x"), ("a", "tool-executor/e1: y")]
+    await asyncio.sleep(31)
+    assert (await world.ops.stuck()).threads == [], "the thread has healed"
+    assert world.reports._heard == {}
+    reading.cancel()
 
 
 @in_virtual_time
