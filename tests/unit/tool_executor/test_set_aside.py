@@ -8,7 +8,8 @@ import pytest
 
 from schemas.events import ToolCallFinished, ToolCallLost, TurnCancelRequested
 from services.tool_executor import loop as executor_loop
-from tests.support.executor_world import LEASE, begin, executor, world_of
+from services.tool_executor import strays
+from tests.support.executor_world import LEASE, P0, begin, executor, world_of
 from tests.support.service_world import ExecutorProcess, World
 from tests.support.virtual_tests import in_virtual_time
 
@@ -81,3 +82,24 @@ async def test_the_lease_of_another_is_watched_again(monkeypatch: pytest.MonkeyP
         await world.until(lambda: world.of(key).applied(ToolCallLost), 5 * LEASE)
         await asyncio.sleep(1)
         assert process.held(key).work.watched == {}
+
+
+@in_virtual_time
+async def test_a_record_of_a_lost_partition_that_cannot_be_folded_ends_no_tool(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError("a bug in the fold")
+
+    async with world_of(("unsafe", {"seconds": 20})) as world:
+        process = await executor(world)
+        key = await begin(world)
+        await world.until(lambda: len(world.ledger.runs) == 1, 20)
+        await process.loop.revoked(P0)
+        monkeypatch.setattr(strays, "fold", broken)
+        await world.submit(key, "i2")
+        await asyncio.sleep(5)
+        assert process.is_alive
+        await executor(world, "other", group="other")
+        judged = await world.until_rest(key, turns=2)
+        assert judged.applied(ToolCallLost) == []
+        assert set(world.ledger.effects().values()) == {1}
+        assert process.executor._runs == {} and process.executor._followed == set()
