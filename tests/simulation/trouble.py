@@ -97,6 +97,7 @@ class Trouble:
             *[self._pause] * 4,
             *[self._stop] * 2,
             *[self._join] * 2,
+            *[self._cut] * 2,
             *[self._database] * 2,
             self._broker,
         ]
@@ -160,6 +161,22 @@ class Trouble:
         if process.is_paused:
             self._world.story.tell(process.owner, "goes on")
             process.resume()
+
+    async def _cut(self) -> None:
+        process = self._choose()
+        if process is not None and process.is_up:
+            seconds = self._rng.choice([0.3, 3, 8])
+            self._world.story.tell(process.owner, f"loses the broker for {seconds} s")
+            self._world.story.count("cut")
+            self.cut_off.add(process.owner)
+            process.log.cut()
+            self._world.background(self._reach_again(process, seconds))
+
+    async def _reach_again(self, process: Process, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+        if process.is_alive:
+            self._world.story.tell(process.owner, "reaches the broker again")
+            process.log.mend()
 
     async def _stop(self) -> None:
         process = self._choose()

@@ -14,7 +14,7 @@ OnAgreed = Callable[[str, Mapping[str, frozenset[TopicPartition]]], None]
 class Member(Protocol):
     member: str
     topics: tuple[str, ...]
-    is_paused: bool
+    absences: int
     paused_times: int
 
     def come(self, coming: frozenset[TopicPartition]) -> None: ...
@@ -76,7 +76,7 @@ class Group:
         return self._members.get(reader.member, (None,))[0] is reader
 
     def _leave_paused(self, reader: Member, paused_times: int) -> None:
-        if reader.is_paused and reader.paused_times == paused_times:
+        if reader.absences and reader.paused_times == paused_times:
             self.leave(reader)
 
     def _rebalance(self) -> None:

@@ -6,7 +6,7 @@ It passes the same contract suite as Kafka and is deterministic: it waits only o
 What it can do to a program: acknowledgements that get lost after the batch was stored, requests that get lost, requests
 that are stored late, after the client gave up and sent again; slow appends, slow fetches, records in small pieces;
 members that die (`SimulatedLog.crash`) or stand still until their group has given their partitions away (`pause`,
-`resume`), zombies that do not know it yet, groups that take their time to agree, a broker that is away for a while. A
+`resume`), or lose the broker alone (`cut`, `mend`), zombies that do not know it yet, groups that take their time to agree, a broker that is away for a while. A
 producer without idempotence stores a retried batch twice; with it, once.
 
 What the broker does it does in no process's context (see `virtual_time.Host`): a process that stands still has its
@@ -225,6 +225,18 @@ class SimulatedBroker:
             self._readers.remove(reader)
 
 
+@dataclass(slots=True)
+class _Line:
+    """From one process to the broker."""
+
+    is_cut: bool = False
+
+    def reach(self, broker: SimulatedBroker, tp: TopicPartition) -> _Partition:
+        if self.is_cut:
+            raise LogUnavailableError(f"{tp.topic}/{tp.partition} cannot be reached from here")
+        return broker.partition(tp)
+
+
 class SimulatedLog:
     """One process's connection. `crash` is what SIGKILL does to it."""
 
@@ -233,15 +245,17 @@ class SimulatedLog:
         self._name = name
         self._readers: list[_SimulatedReader] = []
         self._joins = 0
+        self._line = _Line()
         self.counts = LogCounts()
-        self.appender = Outboxes(_SimulatedSender(broker, producer), limits, self.counts.outbox)
+        self.appender = Outboxes(_SimulatedSender(broker, producer, self._line), limits, self.counts.outbox)
 
     async def group_reader(
         self, topics: Sequence[str], group: str, rebalance: Rebalance, instance_id: str | None = None
     ) -> Reader:
         self._joins += 1
         member = instance_id if instance_id is not None else f"{self._name}-{self._joins}"
-        reader = _GroupReader(self._broker, self._broker.group(group), member, rebalance, instance_id is not None)
+        is_static = instance_id is not None
+        reader = _GroupReader(self._broker, self._line, self._broker.group(group), member, rebalance, is_static)
         reader.count_failed_commit = self.counts.count_failed_commit
         for topic in topics:
             self._broker.partition_count(topic)
@@ -252,7 +266,7 @@ class SimulatedLog:
         return reader
 
     async def reader(self, offsets: Mapping[TopicPartition, int] = NO_OFFSETS) -> Reader:
-        reader = _AssignedReader(self._broker)
+        reader = _AssignedReader(self._broker, self._line)
         reader.assign(offsets)
         self._readers.append(reader)
         self._broker.add_reader(reader)
@@ -265,10 +279,10 @@ class SimulatedLog:
         return partition_for(key, partition_count)
 
     async def begin_offsets(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        return {tp: self._broker.partition(tp).begin for tp in tps}
+        return {tp: self._line.reach(self._broker, tp).begin for tp in tps}
 
     async def end_offsets(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        return {tp: self._broker.partition(tp).end for tp in tps}
+        return {tp: self._line.reach(self._broker, tp).end for tp in tps}
 
     async def cluster_id(self) -> str:
         return "simulated"
@@ -296,10 +310,22 @@ class SimulatedLog:
         for reader in self._readers:
             reader.resume_member()
 
+    def cut(self) -> None:
+        """The process runs on, and neither reaches the broker nor is reached by it."""
+        self._line.is_cut = True
+        self.pause()
+
+    def mend(self) -> None:
+        self._line.is_cut = False
+        self.resume()
+        for reader in self._readers:
+            reader.wake()
+
 
 class _SimulatedSender:
-    def __init__(self, broker: SimulatedBroker, producer: int) -> None:
+    def __init__(self, broker: SimulatedBroker, producer: int, line: _Line) -> None:
         self._broker = broker
+        self._line = line
         self._producer = producer
         self._loop = asyncio.get_running_loop()
 
@@ -308,7 +334,7 @@ class _SimulatedSender:
     ) -> None:
         tp = TopicPartition(topic, partition)
         faults = self._broker.faults
-        fate = faults.fate(tp, records)
+        fate = "request_lost" if self._line.is_cut else faults.fate(tp, records)
         if fate in {"stored", "ack_lost"}:
             answer = _Answer(done, copy_context())
             self._later(faults.append_seconds(), self._store, tp, records, answer, fate)
@@ -356,8 +382,9 @@ class _Answer:
 
 
 class _SimulatedReader:
-    def __init__(self, broker: SimulatedBroker) -> None:
+    def __init__(self, broker: SimulatedBroker, line: _Line) -> None:
         self._broker = broker
+        self._line = line
         self._positions: dict[TopicPartition, int] = {}
         self._paused: set[TopicPartition] = set()
         self._woken = asyncio.Event()
@@ -377,7 +404,7 @@ class _SimulatedReader:
         self.wake()
 
     async def end_offsets(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        return {tp: self._broker.partition(tp).end for tp in tps}
+        return {tp: self._line.reach(self._broker, tp).end for tp in tps}
 
     def pause(self, tps: Iterable[TopicPartition]) -> None:
         self._paused.update(tps)
@@ -445,7 +472,7 @@ class _SimulatedReader:
             raise self._stopped
 
     def _find(self) -> list[tuple[TopicPartition, list[Incoming]]]:
-        if self._broker.is_away:
+        if self._broker.is_away or self._line.is_cut:
             return []
         found: list[tuple[TopicPartition, list[Incoming]]] = []
         for tp in self._in_turn():
@@ -483,9 +510,15 @@ class _AssignedReader(_SimulatedReader):
 
 class _GroupReader(_SimulatedReader):
     def __init__(
-        self, broker: SimulatedBroker, group: Group, member: str, rebalance: Rebalance, is_static: bool
+        self,
+        broker: SimulatedBroker,
+        line: _Line,
+        group: Group,
+        member: str,
+        rebalance: Rebalance,
+        is_static: bool,
     ) -> None:
-        super().__init__(broker)
+        super().__init__(broker, line)
         self._group = group
         self._rebalance = rebalance
         self._coming: frozenset[TopicPartition] | None = None
@@ -493,7 +526,8 @@ class _GroupReader(_SimulatedReader):
         self.is_static = is_static
         self.topics: tuple[str, ...] = ()
         self.paused_times = 0
-        self.is_paused = False
+        self.absences = 0
+        """Why the group does not hear of it: it stands still, or its line is cut."""
         self._context = copy_context()
         self.joined = asyncio.Event()
         self.count_failed_commit: Callable[[], None] = lambda: None
@@ -527,19 +561,19 @@ class _GroupReader(_SimulatedReader):
         self._group.miss(self)
 
     def pause_member(self) -> None:
-        self.is_paused = True
+        self.absences += 1
         self.paused_times += 1
         self._group.miss_while_paused(self)
 
     def resume_member(self) -> None:
         """It goes on with what it believes to have until a heartbeat tells it that it is no member any more."""
-        self.is_paused = False
-        if self._stopped is None and not self._group.has(self):
+        self.absences = max(0, self.absences - 1)  # what it joined meanwhile knows of none
+        if self.absences == 0 and self._stopped is None and not self._group.has(self):
             seconds = self._broker.faults.heartbeat_seconds()
             asyncio.get_running_loop().call_later(seconds, self._join_again, context=self._context)
 
     def _join_again(self) -> None:
-        if self._stopped is None and not self._group.has(self):
+        if self.absences == 0 and self._stopped is None and not self._group.has(self):
             self._group.join(self, self.topics)
 
     async def _prepare(self) -> None:

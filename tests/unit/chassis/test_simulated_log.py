@@ -7,7 +7,7 @@ import pytest
 
 from services.chassis.log import LogError, LogUnavailableError, OffsetOutOfRangeError, Outgoing, Reader, TopicPartition
 from tests.support.simulated_log import Fate, Faults, SimulatedBroker
-from tests.support.virtual_time import EPOCH_MS, StuckError, VirtualClock, run_virtual
+from tests.support.virtual_time import EPOCH_MS, Host, StuckError, VirtualClock, run_virtual
 
 TP = TopicPartition("topic", 0)
 
@@ -219,3 +219,76 @@ def test_virtual_time_jumps_and_says_when_nothing_can_happen() -> None:
     assert run_virtual(sleep()) == (86_400, EPOCH_MS + 86_400_000)
     with pytest.raises(StuckError):
         run_virtual(stuck())
+
+
+def test_what_belongs_to_a_frozen_host_waits_and_keeps_its_order() -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        host, told = Host(), []
+        for seconds in (2, 1):
+            loop.call_later(seconds, told.append, seconds, context=host.context())
+        loop.call_later(1, told.append, "other")
+        host.is_frozen = True
+        await asyncio.sleep(5)
+        assert told == ["other"]
+        host.thaw()
+        await asyncio.sleep(0)
+        assert told == ["other", 1, 2]
+
+    run_virtual(main())
+
+
+def test_a_host_is_told_of_its_step() -> None:
+    async def main() -> None:
+        host, steps = Host(), []
+        host.stop_at, host.on_step = 3, lambda: steps.append(host.steps)
+
+        async def count() -> None:
+            for _ in range(10):
+                await asyncio.sleep(0)
+
+        await asyncio.get_running_loop().create_task(count(), context=host.context())
+        assert steps == [3]
+
+    run_virtual(main())
+
+
+def test_a_member_that_stood_still_comes_back_after_its_partitions_have_moved() -> None:
+    async def main() -> None:
+        broker = SimulatedBroker({"topic": 2}, VirtualClock())
+        first, second = broker.connect(), broker.connect()
+        follower, other = Follower(), Follower()
+        reader = await first.group_reader(["topic"], "group", follower, "a")
+        await until(reader, follower, 2)
+        first.pause()
+        taking_over = await second.group_reader(["topic"], "group", other, "b")
+        await until(taking_over, other, 1)
+        await asyncio.sleep(broker.session_seconds + 1)
+        await until(taking_over, other, 2)
+        assert follower.has == other.has, "it does not know yet"
+        first.resume()
+        await reader.poll(1_000)
+        await taking_over.poll(1_000)
+        assert len(follower.has) == len(other.has) == 1
+        assert follower.has != other.has
+
+    run_virtual(main())
+
+
+def test_a_process_that_lost_the_broker_stores_and_reads_nothing() -> None:
+    async def main() -> None:
+        broker = SimulatedBroker({"topic": 1}, VirtualClock())
+        log, other = broker.connect(), broker.connect()
+        reader = await log.reader({TP: 0})
+        log.cut()
+        appended = log.appender.append("topic", 0, [Outgoing(b"k", b"later")])
+        await other.appender.append("topic", 0, [Outgoing(b"k", b"first")])
+        assert await reader.poll(5_000) == []
+        with pytest.raises(LogUnavailableError):
+            await log.end_offsets([TP])
+        log.mend()
+        await appended
+        assert values(broker) == [b"first", b"later"]
+        assert await reader.poll(0) != []
+
+    run_virtual(main())
