@@ -105,7 +105,7 @@ class Executor:
         )
         self._stopping = False
         self._runs: dict[ThreadKey, dict[RunName, Run]] = {}
-        self._owned: set[int] = set()
+        self._owned: dict[int, Partition] = {}
         """Partitions that this process acts for."""
         self._followed: set[ThreadKey] = set()
         """Threads of lost partitions that are read on for their runs."""
@@ -142,14 +142,14 @@ class Executor:
             self._look_at(partition, held)
 
     def on_ready(self, partition: Partition) -> None:
-        self._owned.add(partition.number)
+        self._owned[partition.number] = partition
         for held in list(partition.threads.values()):
             if is_active(held.state):
                 self._look_at(partition, held)
 
     def on_lost(self, partition: Partition) -> None:
         """What runs goes on, and the partition is read on for its sake, outside the group."""
-        self._owned.discard(partition.number)
+        self._owned.pop(partition.number, None)
         strays = {}
         for held in partition.threads.values():
             self._unwatch_all(held)
@@ -380,8 +380,10 @@ class Executor:
         error = offsets.exception()
         if error is None:
             run.recorded = True
-            is_given_away = partition.lost and partition.number not in self._owned
-            if is_given_away or is_settled(held.state, run.attempt):
+            owned = self._owned.get(partition.number)
+            is_given_away = partition.lost and owned is None
+            now = held if owned is None else owned.threads.get(held.key, held)
+            if is_given_away or is_settled(now.state, run.attempt):
                 self._forget(held, run)
             return
         self._metrics.append_failures.inc()

@@ -446,6 +446,26 @@ async def test_a_partition_that_goes_and_comes_back_finds_its_calls_running(seco
 
 
 @in_virtual_time
+async def test_an_end_that_is_read_back_before_it_is_acknowledged_is_forgotten_once_it_is() -> None:
+    """Also where the partition had gone and come back meanwhile: what is held of the thread is another one."""
+    faults = ChosenFaults("ack_lost")
+    async with world_of(("unsafe", {"seconds": 10}), faults=faults) as world:
+        process = await executor(world)
+        key = await begin(world)
+        await runs(world)
+        await process.loop.revoked(P0)
+        offsets = await process.loop.assigned(P0)
+        process.reader.seek(*next(iter(offsets.items())))
+        faults.kinds = {"tool_call.finished": 1}
+        await world.until_rest(key)
+        await asyncio.sleep(5)
+        assert process.executor._runs == {}
+        await process.loop.revoked(P0)
+        await asyncio.sleep(1)
+        assert process.executor._followed == set()
+
+
+@in_virtual_time
 async def test_a_claim_under_way_while_its_partition_goes_is_read_back_and_run() -> None:
     """Else nobody would run it: its lease would pass, and it would be unknown without a crash."""
     faults = ChosenFaults()
