@@ -99,6 +99,8 @@ class Accepted:
     """What commands of this route may become. One that became something else under this key had another body."""
     alike: frozenset[Verdict] = frozenset()
     """Verdicts that come to the same as taking effect: what was asked for had been asked for before."""
+    refusal: Problem | None = None
+    """Why it is refused now. An earlier try of it may have come before that."""
 
     def absent(self) -> list[EventId]:
         """Ids of what this command could have become, and did not."""

@@ -27,18 +27,16 @@ def decide_call(
     if request.decision == "deny":
         denied = ToolCallDenied(call=call, call_hash=request.call_hash, by=by, reason=request.reason or "")
         return one(command, denied, judged=True, kinds=OF_DECISIONS)
-    edited = None
+    edited, refusal = None, None
     if request.args is not None:
         if facts is None:
             return no_such_call(call)
-        problem = edit_problem(facts.tool, request.args)
-        if problem is not None:
-            return problem
+        refusal = edit_problem(facts.tool, request.args)
         edited = Edited(args=request.args, call_hash=call_hash(facts.tool, request.args))
     approved = ToolCallApproved(
         call=call, call_hash=request.call_hash, by=by, scope=request.scope, tool=request.tool, edited=edited
     )
-    return one(command, approved, judged=True, kinds=OF_DECISIONS)
+    return replace(one(command, approved, judged=True, kinds=OF_DECISIONS), refusal=refusal)
 
 
 def post_result(

@@ -126,6 +126,8 @@ class Commands:
         """Raises ProblemError."""
         encoded = self._encode(accepted)
         stored = await self._stored_earlier(accepted, encoded) if accepted.command.keyed else None
+        if stored is None and accepted.refusal is not None:
+            raise ProblemError(accepted.refusal)
         if stored is None:
             stored = await self._require_or_find(accepted, encoded)
         if stored is None:

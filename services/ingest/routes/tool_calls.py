@@ -5,12 +5,14 @@ All of them answer once they were folded: the first in the log counts, the other
 
 # ruff: noqa: FAST003 - commands read their parameters by hand, see parameters.py
 
+from dataclasses import replace
+
 from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
 from services.ingest import accept_calls, openapi
-from services.ingest.accept import CallFacts, Command
+from services.ingest.accept import Accepted, CallFacts, Command
 from services.ingest.answers import CommandAnswer
 from services.ingest.dependencies import dependencies
 from services.ingest.problems import (
@@ -53,15 +55,16 @@ async def decide_call(request: Request) -> Response:
     command = await command_of(request, f"tool-calls/{call}/decision", "tools:decide")
     wanted = await read_body(request, DecideCall)
     tools = dependencies(request).tools
-    problem = None if wanted.tool is None else tools.problem_of_name(wanted.tool)
-    if problem is not None:
-        raise ProblemError(problem)
     if wanted.args is not None:
         facts = await _facts(request, command, call)
     else:
         facts = None
         await _require_call(request, command, call)
-    return await run(request, accept_calls.decide_call(command, call, wanted, facts, tools.problem_of_edit))
+    accepted = accept_calls.decide_call(command, call, wanted, facts, tools.problem_of_edit)
+    refusal = None if wanted.tool is None else tools.problem_of_name(wanted.tool)
+    if isinstance(accepted, Accepted) and refusal is not None:
+        accepted = replace(accepted, refusal=refusal)
+    return await run(request, accepted)
 
 
 @router.post(

@@ -72,7 +72,8 @@ def test_edited_arguments_are_checked_as_the_tools() -> None:
         return Problem(ARGUMENTS_DO_NOT_FIT, "There is no such seat.")
 
     edited = DecideCall(decision="approve", call_hash=HASH, args={"seat": 0})
-    assert refused(accept_calls.decide_call(command(), "1.1.0", edited, WAITING, no_seat)) is ARGUMENTS_DO_NOT_FIT
+    outcome = accepted(accept_calls.decide_call(command(), "1.1.0", edited, WAITING, no_seat))
+    assert outcome.refusal is not None and outcome.refusal.type is ARGUMENTS_DO_NOT_FIT
     assert asked == [("book", {"seat": 0})]
 
 

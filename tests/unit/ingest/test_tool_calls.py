@@ -216,6 +216,22 @@ async def test_edited_arguments_are_not_guessed_about() -> None:
     assert (await decide(world, thread, "approve")).status_code == 200
 
 
+@pytest.mark.parametrize("more", [{"args": {"command": "ls"}}, {"scope": "thread", "tool": "shell"}])
+async def test_a_decision_that_was_recorded_is_answered_alike_once_its_tool_has_left(
+    more: dict[str, JsonValue],
+) -> None:
+    world = World()
+    thread = await with_call(world)
+    path = f"/v1/threads/{thread}/tool-calls/{CALL}/decision"
+    body = {"decision": "approve", "call_hash": call_of(world, thread).call_hash} | more
+    first = await world.post(path, body, key="k")
+    world.catalog.catalog = Catalog()
+    again = await world.post(path, body, key="k")
+    new = await world.post(path, body, key="l")
+    assert (first.status_code, again.json()) == (200, first.json())
+    assert (new.status_code, slug(new.json())) == (409, "tool-not-in-catalog")
+
+
 async def test_edited_arguments_need_the_call() -> None:
     world = World()
     thread = await with_call(world)
