@@ -46,11 +46,23 @@ WATCH = "services.ingest.watch"
 TABLES = "tests.support.memory_tables"
 
 SLOW_LOG = {"fetch_seconds_max": 1, "append_seconds_max": 0.2}
-TWO_RUNTIMES = SLOW_LOG | {"zombie_runtime": True, "acts": 5, "approval": "never"}
+TWO_RUNTIMES = SLOW_LOG | {"zombie_runtime": True, "acts": 5, "approval": "never", "threads": 3}
+STALE_RUNTIMES = TWO_RUNTIMES | {
+    "hasty": True,
+    "seconds": 12,
+    "moves_every": 0.3,
+    "model_trouble": 0.2,
+    "append_trouble": 0.04,
+}
 TWO_EXECUTORS = SLOW_LOG | {"zombie_executor": True, "approval": "never"}
-LOST_CALLS = {"tool_trouble": 0.3, "hasty": True, "approval": "never", "lease_seconds": 2, "seconds": 25}
-SLOW_TOOLS = {"tool_seconds": (1, 5, 5), "threads": 3, "acts": 5}
-LOST_COMMITS = {"acts": 5, "seconds": 12, "moves_every": 0.3}
+RACING = TWO_RUNTIMES | {
+    "zombie_executor": True,
+    "hasty": True,
+    "seconds": 25,
+    "tool_seconds": (1, 5, 5),
+    "tool_trouble": 0.3,
+    "lease_seconds": 2,
+}
 
 RULES = (
     Planted(
@@ -76,7 +88,7 @@ RULES = (
         return "another answer took its place"
 """,
         "",
-        choices=TWO_RUNTIMES,
+        choices=STALE_RUNTIMES,
     ),
     Planted(
         "step-after-another-answer",
@@ -85,7 +97,7 @@ RULES = (
         return Verdict("superseded", "another answer took its place")
 """,
         "",
-        choices=TWO_RUNTIMES | {"hasty": True, "model_trouble": 0.2, "moves_every": 0.3},
+        choices=STALE_RUNTIMES,
     ),
     Planted(
         "answer-to-another-start",
@@ -114,7 +126,7 @@ RULES = (
         return Verdict("superseded", "another claim is in force")
 """,
         "",
-        choices=LOST_CALLS | TWO_EXECUTORS | SLOW_TOOLS | {"dispatch_wait_seconds": 1, "calls_max": 1},
+        choices=RACING,
     ),
     Planted(
         "approval-not-bound-to-its-hash",
@@ -134,25 +146,7 @@ RULES = (
         return Verdict("superseded", f"attempt {call.attempt} is the last")
     if d.decision""",
         "    if d.decision",
-        choices=LOST_CALLS,
-    ),
-    Planted(
-        "held-queue",
-        FOLD,
-        """    if any(queued[item].held for item in d.inputs):
-        return Verdict("rejected", "the queue is held until the next input")
-""",
-        "",
-        choices=TWO_RUNTIMES | LOST_CALLS | {"on_recovery": "interrupt", "runtimes": 2, "model_trouble": 0.2},
-    ),
-    Planted(
-        "retry-that-forgets",
-        FOLD,
-        """    if d.inputs != step.inputs:
-        return Verdict("rejected", "another attempt must list the same inputs")
-""",
-        "",
-        choices=TWO_RUNTIMES,
+        choices=RACING,
     ),
     Planted(
         "completed-though-cancelled",
@@ -161,7 +155,7 @@ RULES = (
         return "the turn is being cancelled"
 """,
         "",
-        choices=SLOW_LOG | {"acts": 5},
+        choices=TWO_RUNTIMES | {"fetch_seconds_max": 0.2},
     ),
     Planted(
         "settings-just-before",
@@ -179,7 +173,7 @@ RULES = (
         return Verdict("superseded", "it speaks of a claim that is not in force")
 """,
         "",
-        choices=LOST_CALLS | TWO_EXECUTORS | SLOW_TOOLS,
+        choices=RACING,
     ),
     Planted(
         "unknown-cancelled",
@@ -194,7 +188,7 @@ RULES = (
         FOLD,
         """replace(call, status="unknown") if call.may_have_run else _settled(call, "cancelled", None)""",
         """_settled(call, "cancelled", None)""",
-        choices=LOST_CALLS,
+        choices=RACING,
     ),
     Planted(
         "blind-retry-of-unsafe",
@@ -241,7 +235,7 @@ SERVICES = (
 """,
         """            if stored.next_offset >= 0:
 """,
-        choices=LOST_COMMITS,
+        choices={"acts": 5, "seconds": 12, "moves_every": 0.3},
     ),
     Planted(
         "heartbeats-not-read-to-their-end",
@@ -250,7 +244,7 @@ SERVICES = (
 """,
         """        elif watch is not None:
 """,
-        choices=TWO_EXECUTORS | SLOW_TOOLS | {"lease_seconds": 2, "seconds": 25},
+        choices=RACING,
     ),
     Planted(
         "position-before-rows",
