@@ -474,6 +474,7 @@ class Executor:
             async with asyncio.timeout(seconds):
                 await self._places.idle.wait()
         except TimeoutError:
+            self._give_unread_claims_back()
             for runs in self._runs.values():
                 for run in runs.values():
                     run.cancelled.set()
@@ -482,3 +483,11 @@ class Executor:
                     await self._places.idle.wait()
             except TimeoutError:
                 log.warning("calls_left_running", calls=self._places.taken)
+
+    def _give_unread_claims_back(self) -> None:
+        """Nothing ran under them, and nobody else can say so."""
+        for partition in self._owned.values():
+            for held in partition.threads.values():
+                for run in list(self._runs.get(held.key, {}).values()):
+                    if not run.started:
+                        self._finish(partition, held, run, ToolEnd("not_started", None))

@@ -585,6 +585,29 @@ async def test_what_still_runs_after_the_drain_is_killed_and_lost(effect: Effect
 
 
 @in_virtual_time
+async def test_a_claim_that_is_not_read_back_until_the_drain_is_over_is_given_back() -> None:
+    async with world_of(("unsafe", {}), options=WorldOptions(drain_seconds=1)) as world:
+        process = await executor(world)
+        poll = process.reader.poll
+
+        async def deaf(timeout_ms: int) -> Any:
+            polled = await poll(timeout_ms)
+            if process.executor._places.taken:
+                await asyncio.sleep(3600)
+            return polled
+
+        process.reader.poll = deaf  # type: ignore[method-assign]  # it never reads its claim back
+        key = await begin(world)
+        await world.until(lambda: statuses(world.of(key))[-1:] == ["running"], 60, every=0.01)
+        await process.stop()
+        assert process.executor._places.taken == 0
+        await executor(world, "other")
+        judged = await world.until_rest(key)
+        assert "unknown" not in statuses(judged)
+        assert len(world.ledger.runs) == 1
+
+
+@in_virtual_time
 async def test_a_claim_read_back_after_the_drain_is_given_back() -> None:
     faults = ChosenFaults()
     async with world_of(("unsafe", {}), faults=faults, options=WorldOptions(drain_seconds=1)) as world:
