@@ -1,7 +1,6 @@
 """Ingest and projector, wired as in their `__main__`. Ingest is asked as an ASGI server asks it: without sockets."""
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import fields
 from functools import cache
 from typing import TYPE_CHECKING, Any, cast
@@ -271,6 +270,3 @@ class ProjectorProcess(Process):
     async def _stop(self) -> None:
         self.stopping.set()
         await asyncio.wait([self.running])
-
-
-Kind = Callable[["SimulationWorld", str], Process]

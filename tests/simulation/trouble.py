@@ -5,6 +5,7 @@ A process is killed, or stands still, at once or after one of its next steps: be
 
 import asyncio
 import random
+from collections.abc import Callable
 
 from schemas.codec import Record
 from services.chassis.log import LogError
@@ -116,13 +117,12 @@ class Trouble:
             seconds = self._rng.choice([0.3, 3, 7, 14])
             self._soon(process, lambda: self._stand_still(process, seconds))
 
-    def _soon(self, process: Process, act: object) -> None:
+    def _soon(self, process: Process, act: Callable[[], None]) -> None:
         """At once, or after one of its next steps."""
-        assert callable(act)
         if self._rng.random() < 0.4:
             act()
         else:
-            process.host.on_step = act  # type: ignore[assignment]  # callable
+            process.host.on_step = act
             process.host.stop_at = process.host.steps + self._rng.randint(1, STEPS_MOST)
 
     def _kill(self, process: Process) -> None:
