@@ -20,7 +20,7 @@ from schemas.events import (
 from schemas.ids import TenantId, ThreadId, ThreadKey
 from schemas.progress import Heartbeat, Quarantine, ToolOutput, decode_progress
 from schemas.topics import THREAD_PROGRESS
-from services.chassis.log import LogUnavailableError, Outgoing
+from services.chassis.log import Outgoing
 from services.tool_executor import loop as executor_loop
 from services.tool_executor.tools import Emit, ToolEnd, ToolRequest
 from tests.support.chosen_faults import ChosenFaults
@@ -146,44 +146,6 @@ async def test_a_claim_that_this_process_does_not_know_is_denied() -> None:
         judged = await world.until_rest(key)
         outcomes = [(event.attempt, event.outcome) for event in judged.applied(ToolCallFinished)]
         assert outcomes == [(1, "not_started"), (2, "succeeded")]
-        assert len(world.ledger.runs) == 1
-
-
-@pytest.mark.parametrize("why", ["the partition is gone", "it is told to stop"])
-@in_virtual_time
-async def test_a_claim_that_is_given_up_is_given_back(why: str) -> None:
-    """Its append was reported as failed, and was stored all the same: who finds it must not take it for one that ran."""
-    faults = ChosenFaults("ack_lost")
-    async with world_of(("unsafe", {}), faults=faults) as world:
-        process = await executor(world)
-        faults.kinds = {"tool_call.started": 31}
-        poll, reader = process.reader.poll, process.log.reader
-
-        async def deaf(timeout_ms: int) -> Any:
-            polled = await poll(timeout_ms)
-            if process.executor._places.taken:
-                await asyncio.sleep(3600)
-            return polled
-
-        async def slow(*arguments: Any) -> Any:
-            await asyncio.sleep(2)
-            return await reader(*arguments)
-
-        process.reader.poll = deaf  # type: ignore[method-assign]  # it never reads its claim back
-        process.log.reader = slow  # type: ignore[method-assign, assignment]
-        key = await begin(world)
-        failures = process.executor._metrics.append_failures
-        await world.until(lambda: failures._value.get() == 1, 60, every=0.01)
-        assert statuses(world.of(key))[-1] == "running"
-        if why == "it is told to stop":
-            await process.stop()
-        else:
-            await process.loop.revoked(P0)
-            await asyncio.sleep(5)
-        assert process.executor._places.taken == 0
-        await executor(world, "other", group="other")
-        judged = await world.until_rest(key)
-        assert "unknown" not in statuses(judged)
         assert len(world.ledger.runs) == 1
 
 
@@ -446,26 +408,6 @@ async def test_a_partition_that_goes_and_comes_back_finds_its_calls_running(seco
 
 
 @in_virtual_time
-async def test_an_end_that_is_read_back_before_it_is_acknowledged_is_forgotten_once_it_is() -> None:
-    """Also where the partition had gone and come back meanwhile: what is held of the thread is another one."""
-    faults = ChosenFaults("ack_lost")
-    async with world_of(("unsafe", {"seconds": 10}), faults=faults) as world:
-        process = await executor(world)
-        key = await begin(world)
-        await runs(world)
-        await process.loop.revoked(P0)
-        offsets = await process.loop.assigned(P0)
-        process.reader.seek(*next(iter(offsets.items())))
-        faults.kinds = {"tool_call.finished": 1}
-        await world.until_rest(key)
-        await asyncio.sleep(5)
-        assert process.executor._runs == {}
-        await process.loop.revoked(P0)
-        await asyncio.sleep(1)
-        assert process.executor._followed == set()
-
-
-@in_virtual_time
 async def test_a_claim_under_way_while_its_partition_goes_is_read_back_and_run() -> None:
     """Else nobody would run it: its lease would pass, and it would be unknown without a crash."""
     faults = ChosenFaults()
@@ -493,27 +435,6 @@ async def test_a_claim_that_fails_after_its_partition_went_takes_no_place() -> N
         await process.loop.revoked(P0)
         await asyncio.sleep(40)
         assert process.executor._places.taken == 0 and process.executor._runs == {}
-
-
-@in_virtual_time
-async def test_a_log_that_is_away_for_a_moment_ends_no_call_of_a_lost_partition() -> None:
-    async with world_of(("unsafe", {"seconds": 20})) as world:
-        process = await executor(world)
-        key = await begin(world)
-        await runs(world)
-        reader = process.log.reader
-
-        async def away(*arguments: Any) -> Any:
-            process.log.reader = reader  # type: ignore[method-assign]  # once
-            raise LogUnavailableError("open a reader: no answer")
-
-        process.log.reader = away  # type: ignore[method-assign, assignment]
-        await process.loop.revoked(P0)
-        judged = await world.until_rest(key)
-        assert [event.outcome for event in judged.applied(ToolCallFinished)] == ["succeeded"]
-        await asyncio.sleep(2)
-        assert process.is_alive
-        assert process.executor._runs == {} and process.executor._followed == set()
 
 
 # Limits
