@@ -37,7 +37,6 @@ class Planted:
 
 FOLD = "schemas.thread"
 CLAIM = "services.tool_executor.claim"
-EXECUTOR = "services.tool_executor.loop"
 FOLD_LOOP = "services.chassis.fold_loop"
 LEASES = "services.tool_executor.leases"
 STATE = "schemas.state"
@@ -345,14 +344,13 @@ def main() -> int:
     if asked.name is None:
         print(*faults, sep="\n")
         return 0
-    started = time.monotonic()
     found = find(faults[asked.name], asked.seeds)
-    seconds = time.monotonic() - started
+    seconds = time.process_time()
     if found is None:
-        print(f"{asked.name}: not found in {asked.seeds} seeds, {seconds:.0f} s")
+        print(f"{asked.name}: not found in {asked.seeds} seeds, {seconds:.0f} s of CPU")
         return 1
     seed, error = found
-    print(f"{asked.name}: found by seed {seed}, {seconds:.1f} s: {str(error)[:600]}")
+    print(f"{asked.name}: found by seed {seed}, {seconds:.1f} s of CPU: {str(error).splitlines()[0]}")
     return 0
 
 
