@@ -26,6 +26,8 @@ BEGIN, END, END_OF_FILE = "*** Begin Patch", "*** End Patch", "*** End of File"
 ADD, DELETE, UPDATE, MOVE = "*** Add File: ", "*** Delete File: ", "*** Update File: ", "*** Move to: "
 NO_NEWLINE = "\\ No newline at end of file"
 NOWHERE = "/dev/null"
+BLANK_CONTEXT = " "
+"""How a diff shows a blank line that stays: its last line can be one."""
 CLOSEST_LINES_SHOWN = 6
 
 _RANGE = re.compile(r"^@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@")
@@ -414,7 +416,7 @@ def _unwrapped(text: str) -> list[str]:
     lines = text.replace("\r\n", "\n").split("\n")
     while lines and not lines[0].strip():
         lines.pop(0)
-    while lines and not lines[-1].strip():
+    while lines and not lines[-1].strip() and lines[-1] != BLANK_CONTEXT:
         lines.pop()
     if len(lines) >= 2 and lines[0].startswith("```") and lines[-1].strip() == "```":
         return _unwrapped("\n".join(lines[1:-1]))

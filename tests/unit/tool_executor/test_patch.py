@@ -1,7 +1,7 @@
 import difflib
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from services.tool_executor.builtin.patch import (
@@ -26,6 +26,7 @@ def updated(text: str, *lines: str) -> str:
     return apply_hunks(patch.path, text, patch.hunks)
 
 
+@example(old=[""], new=["a", ""], context=1, old_newline=True, new_newline=True)
 @given(LINES, LINES, st.integers(0, 4), st.booleans(), st.booleans())
 def test_unified_diffs_apply_as_diff_meant_them(old, new, context, old_newline, new_newline):
     before = "\n".join(old) + ("\n" if old and old_newline else "")
