@@ -90,15 +90,6 @@ RULES = (
         choices=STALE_RUNTIMES,
     ),
     Planted(
-        "step-after-another-answer",
-        FOLD,
-        """    if d.follows != turn.follows:
-        return Verdict("superseded", "another answer took its place")
-""",
-        "",
-        choices=STALE_RUNTIMES,
-    ),
-    Planted(
         "answer-to-another-start",
         FOLD,
         """    if d.started not in step.starts:
@@ -164,15 +155,6 @@ RULES = (
         """    if d.base != s.base:
 """,
         choices={"hasty": True},
-    ),
-    Planted(
-        "result-for-another-claim",
-        FOLD,
-        """    if not under_claim and not first_pure:
-        return Verdict("superseded", "it speaks of a claim that is not in force")
-""",
-        "",
-        choices=RACING,
     ),
     Planted(
         "unknown-cancelled",
