@@ -20,7 +20,12 @@ EditProblem: TypeAlias = Callable[[str, Mapping[str, JsonValue]], Problem | None
 
 
 def decide_call(
-    command: Command, call: str, request: DecideCall, facts: CallFacts | None, edit_problem: EditProblem
+    command: Command,
+    call: str,
+    request: DecideCall,
+    facts: CallFacts | None,
+    limits: AcceptLimits,
+    edit_problem: EditProblem,
 ) -> Accepted | Problem:
     """`facts` are needed for edited arguments alone: the hash of a call is of its tool's name too."""
     by = command.principal.actor
@@ -31,6 +36,9 @@ def decide_call(
     if request.args is not None:
         if facts is None:
             return no_such_call(call)
+        problem = too_large("Edited arguments", len(canonical_json(request.args)), limits.input_bytes_max)
+        if problem is not None:
+            return problem
         refusal = edit_problem(facts.tool, request.args)
         edited = Edited(args=request.args, call_hash=call_hash(facts.tool, request.args))
     approved = ToolCallApproved(

@@ -34,7 +34,7 @@ class IngestSettings(Settings):
     """A request body above it is refused before it is read to its end. Escaped JSON can be longer than its record."""
     ingest_record_bytes_max: int = Field(default=RECORD_BYTES_MAX, ge=KIB, le=RECORD_BYTES_MAX)
     ingest_input_bytes_max: int = Field(default=256 * KIB, ge=1)
-    """Text of one input."""
+    """Text of one input, or the edited arguments of one call as JSON."""
     ingest_result_bytes_max: int = Field(default=32 * KIB, ge=1)
     """Result of one client tool call, as JSON."""
     ingest_config_bytes_max: int = Field(default=128 * KIB, ge=KIB)

@@ -54,13 +54,14 @@ async def decide_call(request: Request) -> Response:
     call = call_of(request)
     command = await command_of(request, f"tool-calls/{call}/decision", "tools:decide")
     wanted = await read_body(request, DecideCall)
-    tools = dependencies(request).tools
+    found = dependencies(request)
+    tools = found.tools
     if wanted.args is not None:
         facts = await _facts(request, command, call)
     else:
         facts = None
         await _require_call(request, command, call)
-    accepted = accept_calls.decide_call(command, call, wanted, facts, tools.problem_of_edit)
+    accepted = accept_calls.decide_call(command, call, wanted, facts, found.limits, tools.problem_of_edit)
     refusal = None if wanted.tool is None else tools.problem_of_name(wanted.tool)
     if isinstance(accepted, Accepted) and refusal is not None:
         accepted = replace(accepted, refusal=refusal)

@@ -25,7 +25,7 @@ def fits(_tool: str, _args: object) -> None:
 
 
 def decided(request: DecideCall, facts: CallFacts | None = None) -> Accepted | Problem:
-    return accept_calls.decide_call(command(), "1.1.0", request, facts, fits)
+    return accept_calls.decide_call(command(), "1.1.0", request, facts, LIMITS, fits)
 
 
 def test_a_decision_names_who_made_it() -> None:
@@ -64,6 +64,11 @@ def test_edited_arguments_are_hashed_with_the_tool() -> None:
     assert refused(decided(edited)) is NOT_FOUND
 
 
+def test_edited_arguments_have_a_limit_before_they_are_checked() -> None:
+    long = DecideCall(decision="approve", call_hash=HASH, args={"seat": "x" * LIMITS.input_bytes_max})
+    assert refused(decided(long, WAITING)) is TOO_LARGE
+
+
 def test_edited_arguments_are_checked_as_the_tools() -> None:
     asked: list[object] = []
 
@@ -72,7 +77,7 @@ def test_edited_arguments_are_checked_as_the_tools() -> None:
         return Problem(ARGUMENTS_DO_NOT_FIT, "There is no such seat.")
 
     edited = DecideCall(decision="approve", call_hash=HASH, args={"seat": 0})
-    outcome = accepted(accept_calls.decide_call(command(), "1.1.0", edited, WAITING, no_seat))
+    outcome = accepted(accept_calls.decide_call(command(), "1.1.0", edited, WAITING, LIMITS, no_seat))
     assert outcome.refusal is not None and outcome.refusal.type is ARGUMENTS_DO_NOT_FIT
     assert asked == [("book", {"seat": 0})]
 
