@@ -16,7 +16,7 @@ from schemas.progress import Heartbeat, decode_progress, progress_kind
 from schemas.topics import THREAD_PROGRESS
 from services.chassis.clock import Clock
 from services.chassis.log import Incoming, Log, LogUnavailableError, Reader, TopicPartition
-from services.chassis.timers import Timers
+from services.chassis.timers import Timer, Timers
 
 log = structlog.get_logger()
 
@@ -31,6 +31,7 @@ class Watch:
     seen_ms: int
     """When the claim, or its last heartbeat, was seen here."""
     on_lost: Callable[[], None]
+    timer: Timer | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,8 @@ class Leases:
         self._ends: dict[int, TopicEnd] = {}
         """By partition, as it was when a lease that seemed over last asked for it."""
         self._ask_ends: set[int] = set()
+        self._overdue: dict[tuple[bytes, str], Watch] = {}
+        """Whose lease seems to be over, until their heartbeats are read to the end."""
 
     def watch(self, key: ThreadKey, claim: str, partition: int, lease_ms: int, on_lost: Callable[[], None]) -> None:
         """`on_lost` is called once the lease is over, again and again until the watch is taken away."""
@@ -65,7 +68,9 @@ class Leases:
         self._watches.pop((key.to_bytes(), claim), None)
 
     def _look_at(self, name: tuple[bytes, str], watch: Watch, at_ms: int) -> None:
-        self._timers.at(at_ms, partial(self._look, name, watch))
+        if watch.timer is not None:
+            watch.timer.cancel()
+        watch.timer = self._timers.at(at_ms, partial(self._look, name, watch))
 
     def _look(self, name: tuple[bytes, str], watch: Watch) -> None:
         if self._watches.get(name) is not watch:
@@ -79,6 +84,7 @@ class Leases:
             self._look_at(name, watch, now + watch.lease_ms)
         else:
             self._ask_ends.add(watch.partition)
+            self._overdue[name] = watch
             self._look_at(name, watch, now + RETRY_MS)
 
     def _is_read_since(self, partition: int, time_ms: int) -> bool:
@@ -113,12 +119,18 @@ class Leases:
                 self._ask_ends = set()
                 ends = await reader.end_offsets(asked)
                 self._ends.update({tp.partition: TopicEnd(asked_ms, end) for tp, end in ends.items()})
-            for tp, records in await reader.poll(POLL_MS):
+                self._look_at_overdue(reader)
+            for _, records in await reader.poll(POLL_MS):
                 for record in records:
                     self._heard(record)
-                self._read_to[tp.partition] = records[-1].offset + 1
-            for tp in reader.assignment():
-                self._read_to[tp.partition] = max(self._read_to.get(tp.partition, 0), reader.position(tp))
+            self._look_at_overdue(reader)
+
+    def _look_at_overdue(self, reader: Reader) -> None:
+        for tp in reader.assignment():
+            self._read_to[tp.partition] = reader.position(tp)
+        overdue, self._overdue = self._overdue, {}
+        for name, watch in overdue.items():
+            self._look(name, watch)
 
     async def _assign(self, reader: Reader) -> None:
         """From the end: what was heard before a watch began says nothing about whether its executor lives now. Leases

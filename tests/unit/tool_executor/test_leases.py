@@ -72,6 +72,14 @@ async def test_a_silent_executors_claim_is_lost_after_its_lease_again_and_again(
 
 
 @in_virtual_time
+async def test_a_claim_is_lost_as_soon_as_its_heartbeats_are_read_to_the_end() -> None:
+    async with watching() as w:
+        w.watch()
+        await asyncio.sleep(LEASE + 0.6)
+        assert len(w.lost) == 1
+
+
+@in_virtual_time
 async def test_one_that_beats_is_alive() -> None:
     async with watching() as w:
         w.watch()
@@ -146,7 +154,9 @@ async def test_a_lease_is_judged_only_on_what_has_been_read_to_the_end() -> None
 async def test_a_heartbeat_that_comes_while_the_end_is_asked_for_counts_and_later_leases_ask_again() -> None:
     async with watching() as w:
         w.watch()
-        await asyncio.sleep(LEASE + 0.2)
+        await asyncio.sleep(LEASE - 0.2)
+        await w.say(Delta(turn=1, step=1, attempt=1, text="so that the reader waits anew"))
+        await asyncio.sleep(0.3)
         await w.beat()
         await asyncio.sleep(LEASE - 2)
         assert w.lost == []
