@@ -106,9 +106,14 @@ def pytest_configure_node(node) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if "own_kafka" in getattr(item, "fixturenames", ()):
-            # `--dist loadgroup`: one worker runs all that share such a broker, so that only it starts one.
+        fixtures = getattr(item, "fixturenames", ())
+        # `--dist loadgroup`: one worker runs what is of one group.
+        if "own_kafka" in fixtures:
+            # So that only it starts such a broker.
             item.add_marker(pytest.mark.xdist_group(str(item.path)))
+        elif "kafka_bootstrap" in fixtures and item.path.is_relative_to(TESTS / "acceptance"):
+            # Their services have the same names in the same consumer groups: two systems at once push each other out.
+            item.add_marker(pytest.mark.xdist_group("whole systems on the shared broker"))
         if item.path.is_relative_to(TESTS / "property") and PROFILE != "fuzz":
             item.add_marker(pytest.mark.timeout(PROPERTY_TIMEOUT_SECONDS))
 
