@@ -104,7 +104,9 @@ def pytest_configure_node(node) -> None:
             pytest.exit(str(error), returncode=1)
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Before xdist looks for groups."""
     for item in items:
         fixtures = getattr(item, "fixturenames", ())
         # `--dist loadgroup`: one worker runs what is of one group.
