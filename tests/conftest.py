@@ -15,10 +15,12 @@ import sys
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
 import pytest_asyncio
+from xdist.scheduler import LoadScopeScheduling
 
 from services.cli.embedded import Running
 from tests.support.services import NoKafkaError, choose_kafka, database, kafka, postgres
@@ -28,6 +30,13 @@ WITHOUT_SERVICES = (TESTS / "unit", TESTS / "property", TESTS / "simulation")
 IS_CI = os.environ.get("CI") == "true"
 PROPERTY_TIMEOUT_SECONDS = 1_800
 NEEDS_APACHE = "needs Apache Kafka; this run has the embedded broker"
+
+WITH_OWN_KAFKA = {"tests/integration/test_projector_loop.py", "tests/integration/test_services.py"}
+"""So that only one worker starts such a broker."""
+SYSTEMS = "whole systems on the shared broker"
+"""Their services have the same names in the same consumer groups: two systems at once would push each other out."""
+STARTS_ITS_OWN_BROKER = {"test_chaos.py", "test_demo.py", "test_dev.py"}
+"""Of the acceptance tests; the others share one."""
 
 # `make check` is quick, `make test` goes deep, `make fuzz` runs rounds of the last until it is stopped.
 hypothesis.settings.register_profile("default", max_examples=200, deadline=None)
@@ -104,18 +113,36 @@ def pytest_configure_node(node) -> None:
             pytest.exit(str(error), returncode=1)
 
 
-@pytest.hookimpl(tryfirst=True)
+class _Scheduling(LoadScopeScheduling):
+    """What shares a broker runs in one worker, everything else wherever there is room. The controller has node ids alone
+    to go by; marks for groups do not reach it with every version of pytest.
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        path = nodeid.partition("::")[0]
+        if path in WITH_OWN_KAFKA:
+            return path
+        return SYSTEMS if _is_system_on_the_shared_broker(path) else nodeid
+
+
+def _is_system_on_the_shared_broker(path: str) -> bool:
+    folder, _, name = path.rpartition("/")
+    return folder.endswith("acceptance") and name not in STARTS_ITS_OWN_BROKER
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
+    return _Scheduling(config, log)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Before xdist looks for groups."""
     for item in items:
         fixtures = getattr(item, "fixturenames", ())
-        # `--dist loadgroup`: one worker runs what is of one group.
-        if "own_kafka" in fixtures:
-            # So that only it starts such a broker.
-            item.add_marker(pytest.mark.xdist_group(str(item.path)))
-        elif "kafka_bootstrap" in fixtures and item.path.is_relative_to(TESTS / "acceptance"):
-            # Their services have the same names in the same consumer groups: two systems at once push each other out.
-            item.add_marker(pytest.mark.xdist_group("whole systems on the shared broker"))
+        path = item.nodeid.partition("::")[0]
+        if "own_kafka" in fixtures and path not in WITH_OWN_KAFKA:
+            raise pytest.UsageError(f"{path} takes own_kafka: it belongs to WITH_OWN_KAFKA in {__file__}")
+        if "/acceptance/" in path and ("kafka_bootstrap" in fixtures) != _is_system_on_the_shared_broker(path):
+            raise pytest.UsageError(f"{path}: STARTS_ITS_OWN_BROKER in {__file__} says otherwise")
         if item.path.is_relative_to(TESTS / "property") and PROFILE != "fuzz":
             item.add_marker(pytest.mark.timeout(PROPERTY_TIMEOUT_SECONDS))
 
