@@ -227,7 +227,7 @@ async def test_a_command_of_another_tenant_addresses_another_thread(running: Sys
     """Even one that is put on the topic by hand: the key is the isolation."""
     async with running.client() as client:
         thread = (await client.create_thread(text="hello")).thread
-        await turn_of(client, thread)
+        ended = (await turn_of(client, thread))[-1]
         key = ThreadKey(TenantId("other"), ThreadId(thread))
         partition = log.partition_for(key.to_bytes(), await log.partition_count(THREAD_EVENTS.name))
         forged = encode(
@@ -241,7 +241,7 @@ async def test_a_command_of_another_tenant_addresses_another_thread(running: Sys
         await log.appender.append(
             THREAD_EVENTS.name, partition, [Outgoing(key.to_bytes(), forged.value, forged.headers)]
         )
-        shown = await client.thread(thread)
+        shown = await client.get(f"/v1/threads/{thread}", {"at_least": ended.seq})
         assert shown["last_turn"] == 1
 
 
@@ -379,7 +379,7 @@ async def test_resolutions_too_late_or_about_another_attempt(running: System) ->
 async def test_a_turn_that_is_over_cannot_be_steered_or_cancelled(running: System) -> None:
     async with running.client() as client:
         thread = (await client.create_thread(text="hello")).thread
-        await turn_of(client, thread)
+        ended = (await turn_of(client, thread))[-1]
         steering = {"text": "left", "mode": "steer", "expected_turn": 1}
         steered = refusal(await send(running, f"{thread}/inputs", steering), 409, "not-applied")
         assert steered["reason"] == "turn 1 is not open"
@@ -387,7 +387,7 @@ async def test_a_turn_that_is_over_cannot_be_steered_or_cancelled(running: Syste
         assert cancelled["reason"] == "turn 1 has ended"
         interrupting = {"text": "stop", "mode": "interrupt", "expected_turn": 1}
         refusal(await send(running, f"{thread}/inputs", interrupting), 422, "invalid-request")
-        [taken] = (await client.get(f"/v1/threads/{thread}/inputs"))["data"]  # type: ignore[misc]
+        [taken] = (await client.get(f"/v1/threads/{thread}/inputs", {"at_least": ended.seq}))["data"]  # type: ignore[misc]
         assert isinstance(taken, dict)
         withdrawn = refusal(await send(running, f"{thread}/inputs/{taken['input']}/withdraw"), 409, "not-applied")
         assert (withdrawn["input_status"], withdrawn["turn"]) == ("taken", 1)
