@@ -101,6 +101,8 @@ class Folded(NamedTuple):
 APPLIED = Verdict("applied")
 DUPLICATE = Verdict("duplicate", "the same event took effect before")
 CONFLICT = Verdict("rejected", "conflict: the same command id with other content")
+CLOSING_ALREADY = Verdict("superseded", "the thread is closing already")
+CLOSED = Verdict("rejected", "the thread is closed")
 NO_DATA = Problem(True, "the record has no data")
 NO_THREAD = Verdict("rejected", "no such thread")
 
@@ -123,6 +125,10 @@ def fold(state: ThreadState, record: Record) -> Folded:
         if after.turn is not None:
             _account_waiting(after, after.turn, record.time_ms)
     return Folded(after, verdict)
+
+
+def cancelling_already(turn: int) -> Verdict:
+    return Verdict("superseded", f"turn {turn} is being cancelled")
 
 
 def next_chain(chain: str, record: Record) -> str:
@@ -162,7 +168,7 @@ def _judge_event(s: ThreadState, record: Record) -> Verdict:
     elif importer and type(data) not in {ThreadCreated, ThreadImportStarted}:
         return Verdict("rejected", "no import is under way")
     if s.status == "closed" and not transition.after_close:
-        return Verdict("rejected", "the thread is closed")
+        return CLOSED
     return transition.handle(s, record, data)
 
 
@@ -259,7 +265,7 @@ def _rewound(s: ThreadState, r: Record, d: ThreadRewound) -> Verdict:
 
 def _close_requested(s: ThreadState, r: Record, d: ThreadCloseRequested) -> Verdict:
     if s.status in {"closing", "closed"}:
-        return Verdict("superseded", "the thread is closing already")
+        return CLOSING_ALREADY
     if s.status == "importing":
         _end_import(s, r)
     s.status, s.queue, s.compaction_requested = "closing", (), False
@@ -350,7 +356,7 @@ def _turn_cancel_requested(s: ThreadState, r: Record, d: TurnCancelRequested) ->
             return Verdict("superseded", f"turn {d.turn} has ended")
         return Verdict("rejected", f"there is no turn {d.turn}")
     if s.turn.cancelling is not None:
-        return Verdict("superseded", f"turn {d.turn} is being cancelled")
+        return cancelling_already(d.turn)
     _cancel(s, s.turn, d.reason, r.time_ms, discard=d.discard)
     return APPLIED
 

@@ -29,7 +29,7 @@ from schemas.events import (
     TurnCancelRequested,
 )
 from schemas.ids import DataHash, EventId, ThreadKey, derive_command, derive_thread
-from schemas.thread import CONFLICT, Effect, Verdict
+from schemas.thread import CLOSED, CLOSING_ALREADY, CONFLICT, Effect, Verdict, cancelling_already
 from services.ingest.auth import Principal
 from services.ingest.problems import (
     IDEMPOTENCY_CONFLICT,
@@ -52,9 +52,7 @@ CREATE_ROUTE = "threads"
 OF_CREATION = frozenset[type[Event]]({ThreadCreated, InputSubmitted})
 OF_PATCHES = frozenset[type[Event]]({ThreadDescribed, ThreadConfigured, ThreadArchived, ThreadUnarchived})
 
-CLOSED_ALREADY = frozenset(
-    {Verdict("superseded", "the thread is closing already"), Verdict("rejected", "the thread is closed")}
-)
+CLOSED_ALREADY = frozenset({CLOSING_ALREADY, CLOSED})
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,8 +217,7 @@ def withdraw_input(command: Command, input_id: str) -> Accepted:
 def cancel_turn(command: Command, turn: int, request: CancelTurn) -> Accepted:
     """A second cancel changes nothing, and is answered as the first; one of a turn that has ended is refused."""
     requested = TurnCancelRequested(turn=turn, reason="user", note=request.note, discard=request.discard)
-    under_way = Verdict("superseded", f"turn {turn} is being cancelled")
-    return replace(one(command, requested, judged=True), alike=frozenset({under_way}))
+    return replace(one(command, requested, judged=True), alike=frozenset({cancelling_already(turn)}))
 
 
 def _content(request: Content, limits: AcceptLimits) -> tuple[TextItem, ...] | Problem:

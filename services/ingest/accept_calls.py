@@ -8,12 +8,12 @@ from pydantic import JsonValue
 
 from schemas.canonical import call_hash, canonical_json
 from schemas.events import Edited, Event, ToolCallApproved, ToolCallDenied, ToolCallFinished, ToolCallResolved
+from schemas.tools import CLIENT_POOL
 from services.ingest.accept import Accepted, AcceptLimits, CallFacts, Command, one, too_large
 from services.ingest.problems import CALL_NOT_OPEN, NOT_FOUND, Problem
 from services.ingest.requests import DecideCall, PostResult, ResolveCall
 
 OF_DECISIONS = frozenset[type[Event]]({ToolCallApproved, ToolCallDenied})
-CLIENT_POOL = "client"
 
 EditProblem: TypeAlias = Callable[[str, Mapping[str, JsonValue]], Problem | None]
 """Why arguments cannot be those of a call of this tool, or cannot be checked."""

@@ -31,7 +31,7 @@ from services.ingest.problems import ProblemError
 from services.ingest.quarantine_reports import QuarantineReports
 from services.ingest.settings import IngestSettings
 from services.ingest.stalled import Quiet, stall
-from services.ingest.views import Database
+from services.ingest.views import Database, format_moment
 
 TOPIC = THREAD_EVENTS.name
 PAGE_ROWS = 500
@@ -205,7 +205,7 @@ class Ops:
         for row in await self._database.fetch(
             self._sql["ops_quarantined_threads"], TOPIC, self._limits.threads_max + 1
         ):
-            since = None if row["updated_at"] is None else _time(row["updated_at"])
+            since = None if row["updated_at"] is None else format_moment(row["updated_at"])
             detail = f"projector: {row['quarantined']}"
             look.threads.append(_thread(row["tenant"], row["thread"], "quarantined", since, detail, NOT_KEPT_UP))
 
@@ -280,7 +280,3 @@ class Ops:
 
 def _thread(tenant: str, thread: str, reason: Reason, since: str | None, detail: str, what_to_do: str) -> StuckThread:
     return StuckThread(tenant=tenant, thread=thread, reason=reason, since=since, detail=detail, what_to_do=what_to_do)
-
-
-def _time(moment: dt.datetime) -> str:
-    return format_time(int(moment.timestamp() * 1000))

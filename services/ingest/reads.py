@@ -16,7 +16,7 @@ import pydantic_core
 
 from schemas.ids import EventId, TenantId, ThreadId, ThreadKey, is_name
 from services.ingest.problems import BAD_CURSOR, Problem, ProblemError
-from services.ingest.views import Database, format_time
+from services.ingest.views import Database, format_moment
 
 OFFSET_MAX = 2**63 - 1
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
@@ -171,6 +171,6 @@ def _plain(value: object) -> object:
         case bytes():
             return orjson.Fragment(value)
         case dt.datetime():
-            return format_time(value)
+            return format_moment(value)
         case _:
             return str(value)

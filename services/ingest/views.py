@@ -42,7 +42,7 @@ class Database:
             ) from error
 
 
-def format_time(moment: dt.datetime) -> str:
+def format_moment(moment: dt.datetime) -> str:
     return moment.astimezone(dt.UTC).isoformat(timespec="milliseconds").removesuffix("+00:00") + "Z"
 
 
@@ -163,7 +163,7 @@ def _call_standing(row: asyncpg.Record) -> CallStanding:
 
 
 def _time(moment: dt.datetime | None) -> str | None:
-    return None if moment is None else format_time(moment)
+    return None if moment is None else format_moment(moment)
 
 
 def _stored(row: asyncpg.Record) -> Stored:
