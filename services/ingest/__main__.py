@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
+from typing import Protocol
 
 import asyncpg
 import structlog
@@ -29,16 +30,16 @@ from services.ingest.accept import AcceptLimits
 from services.ingest.api_keys import PostgresKeys
 from services.ingest.app import create_app
 from services.ingest.auth import Authenticator, DevAuthenticator, KeyAuthenticator
-from services.ingest.commands import CommandLimits, Commands
+from services.ingest.commands import CommandLimits, Commands, EarlierCommands
 from services.ingest.dependencies import Dependencies
-from services.ingest.existence import KnownThreads
+from services.ingest.existence import KnownThreads, ThreadRows
 from services.ingest.history import PostgresHistory
 from services.ingest.live import LiveLimits, Watches
 from services.ingest.metrics import IngestMetrics, LiveCollector
 from services.ingest.ops import Ops, OpsLimits
 from services.ingest.quarantine_reports import QuarantineReports
 from services.ingest.reads import Reads
-from services.ingest.refusals import Refusals
+from services.ingest.refusals import Refusals, Standings
 from services.ingest.settings import IngestSettings, UnsafeSettingsError, require_safe
 from services.ingest.tools import Tools
 from services.ingest.views import CommandViews, Database
@@ -47,6 +48,10 @@ SERVICE = "ingest"
 BACKLOG = 2_048
 
 logger = structlog.get_logger()
+
+
+class CommandsAsk(EarlierCommands, Standings, Protocol):
+    """What commands ask of the views."""
 
 
 def main() -> int:
@@ -113,31 +118,8 @@ def wire(
         pace=pace,
         on_quarantine=reports.hear,
     )
-    known = KnownThreads(
-        log=log,
-        rows=views,
-        partitions=partitions,
-        threads_max=settings.ingest_known_threads_max,
-        queue_max=settings.ingest_queue_inputs_max,
-        wait_seconds=settings.ingest_existence_wait_seconds,
-    )
-    commands = Commands(
-        appender=log.appender,
-        known=known,
-        earlier_commands=views,
-        verdicts=watches,
-        clock=clock,
-        instance=settings.instance,
-        limits=CommandLimits(
-            record_bytes_max=settings.ingest_record_bytes_max,
-            appends_per_tenant_max=settings.ingest_appends_per_tenant_max,
-            queue_inputs_max=settings.ingest_queue_inputs_max,
-            recent_max=settings.ingest_recent_commands_max,
-            verdict_wait_seconds=settings.ingest_verdict_wait_seconds,
-        ),
-        metrics=metrics,
-        refusals=Refusals(views, settings.ingest_existence_wait_seconds),
-    )
+    known = known_threads(settings, log, views, partitions)
+    commands = commands_of(settings, log, known, views, watches, clock, metrics)
     return Dependencies(
         settings=settings,
         limits=accept_limits(settings),
@@ -160,6 +142,45 @@ def wire(
             metrics=metrics,
         ),
         tools=Tools(CatalogReader(log)),
+    )
+
+
+def known_threads(settings: IngestSettings, log: Log, rows: ThreadRows, partitions: int) -> KnownThreads:
+    return KnownThreads(
+        log=log,
+        rows=rows,
+        partitions=partitions,
+        threads_max=settings.ingest_known_threads_max,
+        queue_max=settings.ingest_queue_inputs_max,
+        wait_seconds=settings.ingest_existence_wait_seconds,
+    )
+
+
+def commands_of(
+    settings: IngestSettings,
+    log: Log,
+    known: KnownThreads,
+    views: CommandsAsk,
+    watches: Watches,
+    clock: Clock,
+    metrics: IngestMetrics,
+) -> Commands:
+    return Commands(
+        appender=log.appender,
+        known=known,
+        earlier_commands=views,
+        verdicts=watches,
+        clock=clock,
+        instance=settings.instance,
+        limits=CommandLimits(
+            record_bytes_max=settings.ingest_record_bytes_max,
+            appends_per_tenant_max=settings.ingest_appends_per_tenant_max,
+            queue_inputs_max=settings.ingest_queue_inputs_max,
+            recent_max=settings.ingest_recent_commands_max,
+            verdict_wait_seconds=settings.ingest_verdict_wait_seconds,
+        ),
+        metrics=metrics,
+        refusals=Refusals(views, settings.ingest_existence_wait_seconds),
     )
 
 

@@ -10,15 +10,12 @@ from prometheus_client import CollectorRegistry
 
 from schemas.ids import ThreadKey
 from services.chassis.catalog_reader import CatalogReader
-from services.ingest.__main__ import accept_limits
+from services.ingest.__main__ import accept_limits, commands_of, known_threads
 from services.ingest.app import create_app
 from services.ingest.auth import SUBJECT_HEADER, TENANT_HEADER, DevAuthenticator
-from services.ingest.commands import CommandLimits, Commands
 from services.ingest.dependencies import Dependencies
-from services.ingest.existence import KnownThreads
 from services.ingest.live import LiveLimits, Watches
 from services.ingest.metrics import IngestMetrics
-from services.ingest.refusals import Refusals
 from services.ingest.settings import IngestSettings
 from services.ingest.tools import Tools
 from services.projector.loop import Projector
@@ -144,31 +141,8 @@ class IngestProcess(Process):
         views = cast("Any", world.store)
         metrics = IngestMetrics.build(CollectorRegistry())
         self.watches = Watches(self.log, views, views, LiveLimits.of(settings))
-        known = KnownThreads(
-            log=self.log,
-            rows=views,
-            partitions=world.options.partitions,
-            threads_max=settings.ingest_known_threads_max,
-            queue_max=settings.ingest_queue_inputs_max,
-            wait_seconds=settings.ingest_existence_wait_seconds,
-        )
-        commands = Commands(
-            appender=self.log.appender,
-            known=known,
-            earlier_commands=views,
-            verdicts=self.watches,
-            clock=world.clock,
-            instance=settings.instance,
-            limits=CommandLimits(
-                record_bytes_max=settings.ingest_record_bytes_max,
-                appends_per_tenant_max=settings.ingest_appends_per_tenant_max,
-                queue_inputs_max=settings.ingest_queue_inputs_max,
-                recent_max=settings.ingest_recent_commands_max,
-                verdict_wait_seconds=settings.ingest_verdict_wait_seconds,
-            ),
-            metrics=metrics,
-            refusals=Refusals(views, settings.ingest_existence_wait_seconds),
-        )
+        known = known_threads(settings, self.log, views, world.options.partitions)
+        commands = commands_of(settings, self.log, known, views, self.watches, world.clock, metrics)
         self.tools = Tools(CatalogReader(self.log))
         wired = {
             "settings": settings,
