@@ -129,8 +129,7 @@ class CommandViews:
         rows = await self._database.fetch(self._sql["call_facts"], key.tenant, key.thread, call)
         if not rows:
             return None
-        tool, attempts, pool, claim = rows[0]
-        return CallFacts(tool, attempts, pool, None if claim is None else str(claim))
+        return CallFacts(*rows[0])
 
     async def call_standing(self, key: ThreadKey, call: str) -> CallStanding | None:
         rows = await self._database.fetch(self._sql["call_standing"], key.tenant, key.thread, call)

@@ -18,6 +18,8 @@ from services.ingest.accept import CallFacts
 from services.ingest.existence import ThreadRow
 from services.ingest.problems import VIEWS_UNAVAILABLE, ProblemError
 from services.ingest.refusals import Decided, InputStanding
+from services.projector.projections import batch
+from services.projector.projections.changes import Applied, Change
 from tests.support import histories
 from tests.support.histories import KEY, USER, plain_turn, submitted
 from tests.support.projector_world import key_of, random_records
@@ -152,6 +154,32 @@ async def test_a_call_s_facts_are_its_row(views: Views) -> None:
     call = history.only_call
     assert await views.commands.call_facts(OTHER, "1.1.0") == CallFacts("shell", 1, "builtin", call.claim)
     assert await views.commands.call_facts(OTHER, "1.1.1") is None
+
+
+async def test_a_call_s_facts_go_on_where_its_row_stands_still(views: Views, monkeypatch: pytest.MonkeyPatch) -> None:
+    history = histories.History().with_calls()
+    known = len(history.records)
+
+    def no_rows_afterwards(applied: Applied) -> list[Change]:
+        assert applied.after.seq <= known
+        return []
+
+    monkeypatch.setattr(batch, "item_changes", no_rows_afterwards)
+    history.apply(histories.approved(history.only_call), USER)
+    history.apply(histories.dispatched(history.only_call, pool="client"))
+    await advance(views, read_of(history))
+    call = history.only_call
+    assert await views.commands.call_facts(KEY, call.call) == CallFacts("shell", 1, "client", call.claim)
+    standing = await views.commands.call_standing(KEY, call.call)
+    assert standing is not None and standing.status == "proposed"
+
+
+async def test_a_call_that_left_the_state_is_known_from_its_row(views: Views) -> None:
+    history = plain_turn(histories.History(), calls=1).in_turn("i2")
+    assert "1.1.0" not in history.state.calls
+    claim = next(record.id for record in history.records if record.kind == "tool_call.started")
+    await advance(views, read_of(history))
+    assert await views.commands.call_facts(KEY, "1.1.0") == CallFacts("shell", 1, "builtin", claim)
 
 
 async def test_a_call_s_standing_says_what_was_decided_and_what_came_of_it(views: Views) -> None:

@@ -200,7 +200,10 @@ class MemoryViews:
 
     async def call_facts(self, key: ThreadKey, call: str) -> CallFacts | None:
         def read(tables: Tables) -> CallFacts | None:
-            row = tables.of("tool_calls", key).get((call,))
+            stored, row = tables.state(key), tables.of("tool_calls", key).get((call,))
+            standing = None if stored is None else stored.state.calls.get(call)
+            if standing is not None:
+                return CallFacts(standing.tool, standing.attempt, standing.pool or None, standing.claim)
             return None if row is None else CallFacts(row["tool"], row["attempts"], row.get("pool"), row.get("claim"))
 
         return await self._ask_views(read)
