@@ -23,7 +23,9 @@ class ColdTranscript(NamedTuple):
 
 class TranscriptStore(Protocol):
     async def load(self, key: ThreadKey) -> ColdTranscript | None:
-        """In one snapshot. None where there is no row of the thread or no database."""
+        """In one snapshot. None where there is no row of the thread, its items are not kept up, or there is no
+        database.
+        """
 
 
 class PostgresTranscripts:

@@ -83,6 +83,24 @@ async def test_a_thread_without_a_row_has_no_transcript(views: Views) -> None:
     assert await views.transcripts.load(KEY) is None
 
 
+async def test_a_thread_whose_items_are_not_kept_up_has_no_transcript(
+    views: Views, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its state goes on: what is stored of what was said ends before it, and would be taken for all of it."""
+    history = plain_turn(histories.History())
+    records = read_of(history)
+    await advance(views, records)
+    assert await views.transcripts.load(KEY) is not None
+
+    def no_rows_afterwards(_: Applied) -> list[Change]:
+        raise ValueError
+
+    monkeypatch.setattr(batch, "item_changes", no_rows_afterwards)
+    history.apply(submitted("i2", text="and then?"), USER)
+    await advance(views, read_of(history))
+    assert await views.transcripts.load(KEY) is None
+
+
 # What commands ask
 
 

@@ -351,7 +351,7 @@ def _next_offset(tables: Tables | None, partition: int) -> int:
 
 def _transcript(tables: Tables, key: ThreadKey) -> ColdTranscript | None:
     state = tables.state(key)
-    if state is None:
+    if state is None or state.quarantined is not None:
         return None
     items: list[Item] = []
     dropped: set[str] = set()
@@ -457,11 +457,11 @@ def _time(time_ms: int | None) -> str | None:
 
 
 def _stored(row: tuple[Any, ...]) -> Stored:
-    _, _, seq, partition, offset, event_id, kind, _, _, _, _, data_hash, _, effect, reason, _ = row
+    _, _, seq, partition, offset, event_id, kind, _, _, _, _, data_hash, _, effect, reason, _, _ = row
     return Stored(EventId(event_id), kind, DataHash(data_hash), partition, offset, seq, effect, reason)
 
 
 def folded(row: tuple[Any, ...]) -> FoldedRecord:
-    _, _, seq, partition, offset, event_id, kind, time_ms, actor, _, cause, _, _, effect, reason, _ = row
+    _, _, seq, partition, offset, event_id, kind, time_ms, actor, _, cause, _, _, effect, reason, _, _ = row
     time_ms, data = min(time_ms, TIME_MS_MAX), row[EVENT_DATA]
     return FoldedRecord(seq, event_id, kind, time_ms, actor, cause, effect, reason, partition, offset, data)
