@@ -24,6 +24,7 @@ from schemas.events import (
 from schemas.ids import ThreadKey
 from schemas.state import NOTHING, ThreadState
 from schemas.thread import Verdict
+from schemas.topics import THREAD_EVENTS_DLQ
 from tests.simulation.clients import Clients, Command, Watcher
 from tests.simulation.memo import decode_incoming
 from tests.simulation.model import SeededModel
@@ -53,6 +54,10 @@ class Run:
     @property
     def threads(self) -> dict[ThreadKey, Judged]:
         return self.world.judged()
+
+    def is_set_aside(self, key: ThreadKey) -> bool:
+        """By the projector: the database refuses a record of it."""
+        return any(self.world.is_refused(record.id) for record, _, _ in self.threads[key].records)
 
 
 Check: TypeAlias = Callable[[Run], Iterator[Broken]]
@@ -158,6 +163,13 @@ def answers_are_true(run: Run) -> Iterator[Broken]:
 def _untrue(run: Run, command: Command, status: int, body: dict[str, Any]) -> Iterator[str]:
     if status == 409 and body.get("type", "").endswith("call-not-open"):
         return  # somebody else was earlier
+    if (
+        status == 404
+        and command.thread is not None
+        and run.is_set_aside(command.thread)
+        and "tool-calls" in command.path
+    ):
+        return  # neither the state knows of it any more nor a view
     if status not in {200, 202, 409}:
         yield "nothing was wrong with it"
         return
@@ -367,6 +379,28 @@ def views_equal_a_fold_from_zero(run: Run) -> Iterator[Broken]:
         )
     except AssertionError as error:
         yield Broken(str(error))
+
+
+@invariant
+def views_stand_still_where_the_database_refuses_a_record(run: Run) -> Iterator[Broken]:
+    """Of its thread, and of no other; with a dead letter, which is on its topic as well."""
+    tables = run.world.store.tables
+    assert tables is not None
+    for key in run.threads:
+        row = tables.state(key)
+        if row is not None and (row.quarantined is not None) != run.is_set_aside(key):
+            yield Broken(f"its views say {row.quarantined}", key)
+    told = {at for partition in range(run.world.options.partitions) for at in dead_letters_told(run.world, partition)}
+    kept = {(whose[1], *place) for whose, rows in tables.groups("dead_letters").items() for place in rows}
+    if told != kept:
+        yield Broken(f"dead letters in the views: {sorted(kept)}, on their topic: {sorted(told)}")
+
+
+def dead_letters_told(world: SimulationWorld, partition: int) -> Iterator[tuple[int, int]]:
+    """Partition and offset of each; some come twice."""
+    for letter in world.broker.records(THREAD_EVENTS_DLQ.name, partition):
+        headers = dict(letter.headers)
+        yield int(headers["threadlog_partition"]), int(headers["threadlog_offset"])
 
 
 # Clients

@@ -52,6 +52,8 @@ class Plan:
     on_recovery: Literal["resume", "interrupt"]
     hasty: bool
     """Whether people act at once on what comes to the log, and twice on what they saw some time ago."""
+    refused: float
+    """How many of the records the database refuses to store as they are."""
 
     @classmethod
     def drawn(cls, rng: random.Random, choices: dict[str, Any]) -> "Plan":
@@ -89,6 +91,7 @@ class Plan:
             approval=rng.choice(["never", "never", "on_effect", "always"]),
             on_recovery=rng.choice(["resume", "resume", "interrupt"]),
             hasty=rng.random() < 0.3,
+            refused=rng.choice([0, 0, 0, 0.01, 0.05]),
         )
         return cls(**{**asdict(plan), **choices})
 

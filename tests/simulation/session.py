@@ -8,7 +8,7 @@ import asyncio
 import gc
 import logging
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,7 +17,7 @@ import structlog
 from schemas.state import ThreadState
 from tests.simulation import meaning as meaning  # noqa: PLC0414  # its invariants are among those that are checked
 from tests.simulation.clients import Clients, Watcher
-from tests.simulation.invariants import Broken, Run, ViolationError, check_all
+from tests.simulation.invariants import Broken, Run, ViolationError, check_all, views_equal_a_fold_from_zero
 from tests.simulation.memo import decoding_once
 from tests.simulation.model import SeededModel
 from tests.simulation.people import Owner
@@ -77,6 +77,18 @@ class Session:
         for task in [*answering, watching]:
             task.cancel()
         self._check()
+        if plan.refused:
+            await self._heal()
+
+    async def _heal(self) -> None:
+        """The views are built anew in a database that refuses nothing."""
+        store, story = self.world.store, self.world.story
+        story.tell("database", "refuses nothing any more, and its views are dropped")
+        store.refuses = None
+        store.drop()
+        await self._until(self._views_behind)
+        for broken in views_equal_a_fold_from_zero(self._run()):
+            raise ViolationError("views heal", broken)
 
     async def _watch(self) -> None:
         """Each thread is followed from soon after it is there."""
@@ -99,16 +111,20 @@ class Session:
         await asyncio.gather(*[owner.last() for owner in self._owners])
 
     async def _until_rest(self, finishing: asyncio.Task[None]) -> None:
+        await self._until(lambda: self._waits(finishing))
+        finishing.result()
+
+    async def _until(self, what_waits: Callable[[], Iterator[str]]) -> None:
+        """Nothing does."""
         deadline = asyncio.get_running_loop().time() + REST_SECONDS
         rested = 0
         while rested < 2:
             self._check_problems()
-            waits = list(self._waits(finishing))
+            waits = list(what_waits())
             rested = 0 if waits else rested + 1
             if waits and asyncio.get_running_loop().time() > deadline:
                 raise ViolationError("every wait ends", Broken("; ".join(waits)))
             await asyncio.sleep(LOOK_SECONDS)
-        finishing.result()
 
     def _waits(self, finishing: asyncio.Task[None]) -> Iterator[str]:
         """What has not come to rest."""
@@ -123,18 +139,26 @@ class Session:
         for watcher in self._watchers:
             if watcher.seq != judged[watcher.key].state.seq:
                 yield f"{watcher.name} has seen {watcher.seq} of {judged[watcher.key].state.seq}"
+        yield from self._views_behind()
         for partition in range(world.options.partitions):
-            if world.store.next_offset(partition) != world.end(partition):
-                yield f"the views are at {world.store.next_offset(partition)} of {world.end(partition)}"
             for kind in (RuntimeProcess, ExecutorProcess):
                 if not any(partition in process.loop.partitions for process in world.alive(kind) if process.is_up):
                     yield f"partition {partition} has no {kind.__name__}"
 
+    def _views_behind(self) -> Iterator[str]:
+        world = self.world
+        for partition in range(world.options.partitions):
+            if world.store.next_offset(partition) != world.end(partition):
+                yield f"the views are at {world.store.next_offset(partition)} of {world.end(partition)}"
+
     def _check(self) -> None:
+        check_all(self._run())
+
+    def _run(self) -> Run:
         trouble = self._trouble
         ended = {process.owner for process in self.world.processes if not process.is_alive}
         cut_off = trouble.cut_off | (ended - trouble.stopped)
-        check_all(Run(self.world, self._model, self._clients, self._watchers, cut_off, trouble.stood_still))
+        return Run(self.world, self._model, self._clients, self._watchers, cut_off, trouble.stood_still)
 
     def _check_problems(self) -> None:
         if self.world.problems:

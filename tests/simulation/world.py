@@ -23,6 +23,7 @@ from tests.simulation.plan import Plan
 from tests.simulation.processes import IngestProcess, ProjectorProcess
 from tests.simulation.story import Story
 from tests.support.ledger import EFFECTS, Ledger
+from tests.support.memory_tables import EVENT_ID
 from tests.support.memory_views import MemoryViews
 from tests.support.service_world import TOPIC, ExecutorProcess, Process, RuntimeProcess, World, WorldOptions
 
@@ -48,6 +49,9 @@ FOLD_LOOP = FoldLoopSettings(
     evict_every_seconds=1,
     keys_retry_seconds=4,
 )
+ID_DIGITS = 8
+"""The first ones of an event id, which are as good as drawn."""
+IDS = 1 << 4 * ID_DIGITS
 TOOL_SECONDS = 8
 TOOLS = tuple(
     ToolSpec(name=effect, effect=effect, timeout_seconds=TOOL_SECONDS, input_schema={"type": "object"})
@@ -89,7 +93,11 @@ class SimulationWorld(World):
         self._rng = random.Random(f"{seed} database")
         self._hook_rng = random.Random(f"{seed} downstream")
         self._database_seconds_max = plan.database_seconds_max
-        self.store = MemoryViews(self._database_pause if plan.database_seconds_max else None)
+        self._refused = plan.refused
+        self.store = MemoryViews(
+            self._database_pause if plan.database_seconds_max else None,
+            refuses=(lambda row: self.is_refused(row[EVENT_ID])) if plan.refused else None,
+        )
 
     async def open(self, store_seconds: float = 0.0) -> None:
         await self.publish_catalog()
@@ -97,6 +105,10 @@ class SimulationWorld(World):
 
     def hooks(self) -> dict[str, ReconcileHook]:
         return {"reconcilable": LedgerHook(self.ledger, self._hook_rng)}
+
+    def is_refused(self, event_id: str) -> bool:
+        """Whether the database refuses the row of this record; also the next time."""
+        return int(event_id[:ID_DIGITS], 16) / IDS < self._refused
 
     async def _database_pause(self) -> None:
         await asyncio.sleep(self._rng.uniform(0, self._database_seconds_max))
