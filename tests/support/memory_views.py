@@ -10,13 +10,14 @@ else takes time. What goes wrong is what the test says: `is_away`, `lose_last`, 
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from operator import itemgetter
 from typing import Any, Final, TypeVar
 
 import orjson
 from pydantic import JsonValue
 
 from schemas.envelope import format_time
-from schemas.ids import DataHash, EventId, ThreadKey
+from schemas.ids import EventId, ThreadKey
 from schemas.state import FOLD_VERSION
 from schemas.topics import THREAD_EVENTS
 from schemas.transcript import Item, Transcript
@@ -31,12 +32,20 @@ from services.ingest.refusals import CallStanding, Decided, InputStanding
 from services.projector.database import TIME_MS_MAX
 from services.projector.errors import GenerationGoneError, StoreAwayError, StoredPosition
 from services.projector.generations import check_generation
+from services.projector.projections import events
 from services.projector.projections.batch import PROJECTION_VERSION, Batch, Kept
 from services.projector.store import Claim, Generation, Span
 from services.runtime.transcripts import ColdTranscript
-from tests.support.memory_tables import EVENT_DATA, Refuses, Tables
+from tests.support.memory_tables import Refuses, Tables
 
 TOPIC: Final = THREAD_EVENTS.name
+_STORED, _FOLDED = (
+    itemgetter(*[events.COLUMNS.index(name) for name in names])
+    for names in (
+        ("id", "type", "data_hash", "partition", "offset", "seq", "effect", "reason"),
+        ("seq", "id", "type", "time", "actor", "cause", "effect", "reason", "partition", "offset", "data"),
+    )
+)
 T = TypeVar("T")
 Pause = Callable[[], Awaitable[None]]
 
@@ -457,11 +466,9 @@ def _time(time_ms: int | None) -> str | None:
 
 
 def _stored(row: tuple[Any, ...]) -> Stored:
-    _, _, seq, partition, offset, event_id, kind, _, _, _, _, data_hash, _, effect, reason, _, _ = row
-    return Stored(EventId(event_id), kind, DataHash(data_hash), partition, offset, seq, effect, reason)
+    return Stored(*_STORED(row))
 
 
 def folded(row: tuple[Any, ...]) -> FoldedRecord:
-    _, _, seq, partition, offset, event_id, kind, time_ms, actor, _, cause, _, _, effect, reason, _, _ = row
-    time_ms, data = min(time_ms, TIME_MS_MAX), row[EVENT_DATA]
-    return FoldedRecord(seq, event_id, kind, time_ms, actor, cause, effect, reason, partition, offset, data)
+    record = FoldedRecord(*_FOLDED(row))
+    return record if record.time_ms <= TIME_MS_MAX else record._replace(time_ms=TIME_MS_MAX)
