@@ -5,7 +5,7 @@ that carries the problem instead of the data. What has not is Unreadable and bel
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection
 from hashlib import sha256
 from typing import NamedTuple
 
@@ -13,8 +13,16 @@ import pydantic
 import pydantic_core
 
 from schemas.canonical import canonical_json, data_hash
-from schemas.envelope import TIME_MS_MAX, Envelope, Headers, from_headers, read_id, to_headers
-from schemas.errors import DataError, DecodeError, HashMismatchError, HeaderError, LimitError, UnstorableTextError
+from schemas.envelope import ATTRIBUTES, TIME_MS_MAX, Envelope, Headers, from_headers, read_id, to_headers
+from schemas.errors import (
+    DataError,
+    DecodeError,
+    Fault,
+    HashMismatchError,
+    HeaderError,
+    LimitError,
+    UnstorableTextError,
+)
 from schemas.events import BY_KIND, TYPE_PREFIX, Event, cloudevents_type, service_event_id
 from schemas.ids import DataHash, EventId, ThreadKey, parse_key
 from schemas.topics import RECORD_BYTES_MAX
@@ -32,6 +40,8 @@ class Problem(NamedTuple):
     understood: bool
     """False: a type or version that this reader does not know, kept and ignored. True: known, and broken."""
     reason: str
+    fault: Fault = "wrong_shape"
+    """Of one that is broken."""
 
 
 class Record(NamedTuple):
@@ -58,6 +68,7 @@ class Unreadable(NamedTuple):
 
     offset: int
     reason: str
+    fault: Fault = "bad_header"
 
 
 class Encoded(NamedTuple):
@@ -105,7 +116,7 @@ def encode(
 
 def decode(
     raw_key: bytes | None,
-    headers: Iterable[tuple[str, bytes | None]],
+    headers: Collection[tuple[str, bytes | None]],
     value: bytes | None,
     offset: int,
     timestamp_ms: int = 0,
@@ -115,16 +126,21 @@ def decode(
     by_name = {name: raw for name, raw in headers if raw is not None}
     try:
         key = parse_key(raw_key)
+        if len(by_name) != len(headers):
+            _refuse_duplicates(headers, "ce_id")
         event_id = read_id(by_name)
     except HeaderError as error:
-        return Unreadable(offset, str(error))
+        return Unreadable(offset, str(error), error.fault)
     actual = DataHash(sha256(value or b"").hexdigest())
     try:
+        if len(by_name) != len(headers):
+            _refuse_duplicates(headers, *ATTRIBUTES)
         envelope = from_headers(event_id, by_name)
     except HeaderError as error:
         kind = by_name.get("ce_type", b"")[:200].decode("utf-8", "replace").replace("\x00", "\ufffd")
         time_ms = min(max(timestamp_ms, 0), TIME_MS_MAX)
-        return Record(key, offset, event_id, kind, time_ms, "", "", None, actual, None, Problem(True, str(error)))
+        problem = Problem(True, str(error), error.fault)
+        return Record(key, offset, event_id, kind, time_ms, "", "", None, actual, None, problem)
     model, version = _find_model(envelope.type)
     kind = model.kind if model is not None else envelope.type
     data, problem = None, None
@@ -135,7 +151,7 @@ def decode(
         else:
             data = _read_data(model, version, checked, upcasters)
     except DecodeError as error:
-        problem = Problem(True, str(error))
+        problem = Problem(True, str(error), error.fault)
     return Record(
         key,
         offset,
@@ -151,6 +167,13 @@ def decode(
     )
 
 
+def _refuse_duplicates(headers: Collection[tuple[str, bytes | None]], *names: str) -> None:
+    """Readers could differ in which of the two counts."""
+    for name in names:
+        if sum(header == name for header, _ in headers) > 1:
+            raise HeaderError(f"the header {name} is there more than once", "duplicate_header")
+
+
 def _find_model(ce_type: str) -> tuple[type[Event] | None, int]:
     """The model that understands this type, now or by upcasting, and the version of the data."""
     newest = _NEWEST.get(ce_type)
@@ -164,11 +187,11 @@ def _find_model(ce_type: str) -> tuple[type[Event] | None, int]:
 
 def _check_value(value: bytes | None, actual: DataHash, written: DataHash) -> bytes:
     if value is None:
-        raise DataError("the record has no value")
+        raise DataError("the record has no value", "no_value")
     if actual != written:
         raise HashMismatchError(f"the value's sha256 is {actual}, its producer wrote {written[:64]!r}")
     if _holds_zero(value):
-        raise DataError("text in the data holds U+0000, for which Postgres has no place")
+        raise DataError("text in the data holds U+0000, for which Postgres has no place", "unstorable_text")
     return value
 
 
@@ -177,16 +200,25 @@ def _holds_zero(value: bytes) -> bool:
 
 
 def _read_data(model: type[Event], version: int, value: bytes, upcasters: Upcasters) -> Event:
+    if b"NaN" in value or b"Infinity" in value:
+        _require_numbers(model, version, value)
     try:
-        if b"NaN" in value or b"Infinity" in value:
-            pydantic_core.from_json(value, allow_inf_nan=False)
         if version < model.version:
             value = pydantic_core.to_json(upcast(model.kind, version, model.version, _read_object(value), upcasters))
         return model.model_validate_json(value)
     except pydantic.ValidationError as error:
-        raise DataError(f"the data does not fit {model.kind} v{version}: {first_error(error)}") from None
+        is_json = error.errors(include_url=False, include_input=False)[0]["type"] != "json_invalid"
+        fault: Fault = "wrong_shape" if is_json else "not_json"
+        raise DataError(f"the data does not fit {model.kind} v{version}: {first_error(error)}", fault) from None
     except Exception as error:  # noqa: BLE001  # upcasters work on data that nothing has validated
         raise DataError(f"the data is no {model.kind} v{version}: {str(error)[:200]}") from None
+
+
+def _require_numbers(model: type[Event], version: int, value: bytes) -> None:
+    try:
+        pydantic_core.from_json(value, allow_inf_nan=False)
+    except ValueError as error:
+        raise DataError(f"the data is no {model.kind} v{version}: {str(error)[:200]}", "not_json") from None
 
 
 def _read_object(value: bytes) -> Data:

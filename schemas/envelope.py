@@ -3,7 +3,7 @@
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
-from schemas.errors import HeaderError
+from schemas.errors import Fault, HeaderError
 from schemas.ids import DataHash, EventId, parse_event_id
 
 Headers = tuple[tuple[str, bytes], ...]
@@ -20,6 +20,7 @@ TIME_MS_MIN = (datetime.min.replace(tzinfo=UTC) - _EPOCH) // _MILLISECOND
 TIME_MS_MAX = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // _MILLISECOND
 _REQUIRED = ("ce_source", "ce_type", "ce_time", "ce_actor", "ce_datahash")
 _OPTIONAL = ("ce_cause", "traceparent")
+ATTRIBUTES = ("ce_specversion", "ce_id", "content-type", *_REQUIRED, *_OPTIONAL)
 
 
 class Envelope(NamedTuple):
@@ -75,7 +76,7 @@ def read_id(headers: dict[str, bytes]) -> EventId:
     """Raise HeaderError where the record has no readable id: such a record has no seq in any thread."""
     raw = headers.get("ce_id")
     if raw is None:
-        raise HeaderError("the header ce_id is missing")
+        raise HeaderError("the header ce_id is missing", "missing_header")
     event_id = parse_event_id(raw.decode("ascii", "replace"))
     if event_id is None:
         raise HeaderError(f"the header ce_id {raw[:60]!r} is not a UUID in lower case")
@@ -85,7 +86,8 @@ def read_id(headers: dict[str, bytes]) -> EventId:
 def from_headers(event_id: EventId, headers: dict[str, bytes]) -> Envelope:
     """Raise HeaderError, naming the attribute, when one is missing or malformed."""
     if headers.get("ce_specversion") != SPECVERSION:
-        raise HeaderError(f"ce_specversion is {headers.get('ce_specversion')!r}, this reader knows 1.0")
+        fault: Fault = "bad_header" if "ce_specversion" in headers else "missing_header"
+        raise HeaderError(f"ce_specversion is {headers.get('ce_specversion')!r}, this reader knows 1.0", fault)
     if not headers.get("content-type", CONTENT_TYPE).startswith(CONTENT_TYPE):
         raise HeaderError(f"the content-type {headers['content-type'][:60]!r} is not application/json")
     values = b"".join(headers.values())
@@ -96,7 +98,7 @@ def from_headers(event_id: EventId, headers: dict[str, bytes]) -> Envelope:
         cause, traceparent = [raw.decode() if (raw := headers.get(name)) else None for name in _OPTIONAL]
         time_ms = parse_time(time)
     except KeyError as missing:
-        raise HeaderError(f"the header {missing.args[0]} is missing") from None
+        raise HeaderError(f"the header {missing.args[0]} is missing", "missing_header") from None
     except UnicodeDecodeError:
         raise HeaderError("a header is not UTF-8") from None
     except ValueError:

@@ -9,7 +9,27 @@ ThreadlogError              retriable = False
 └── UnstorableTextError     text that JSON or Postgres cannot carry exactly
 """
 
-from typing import ClassVar
+from typing import ClassVar, Literal, get_args
+
+Fault = Literal[
+    "no_key",
+    "bad_key",
+    "missing_header",
+    "duplicate_header",
+    "bad_header",
+    "no_value",
+    "hash_mismatch",
+    "not_json",
+    "wrong_shape",
+    "unstorable_text",
+    "wrong_partition",
+    "fold_failed",
+    "rows_failed",
+    "row_refused",
+    "row_too_large",
+]
+"""What is wrong with a record, as a class: dead letters are counted and listed by it."""
+FAULTS: tuple[Fault, ...] = get_args(Fault)
 
 
 class ThreadlogError(Exception):
@@ -19,17 +39,24 @@ class ThreadlogError(Exception):
 class DecodeError(ThreadlogError):
     """Raised by the codec; `str()` is the reason that dead letters show."""
 
+    def __init__(self, reason: str, fault: Fault) -> None:
+        super().__init__(reason)
+        self.fault: Fault = fault
+
 
 class HeaderError(DecodeError):
-    pass
+    def __init__(self, reason: str, fault: Fault = "bad_header") -> None:
+        super().__init__(reason, fault)
 
 
 class HashMismatchError(DecodeError):
-    pass
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason, "hash_mismatch")
 
 
 class DataError(DecodeError):
-    pass
+    def __init__(self, reason: str, fault: Fault = "wrong_shape") -> None:
+        super().__init__(reason, fault)
 
 
 class LimitError(ThreadlogError):

@@ -70,14 +70,14 @@ def is_name(text: str) -> bool:
 def parse_key(raw: bytes | None) -> ThreadKey:
     """Raise HeaderError when the bytes are not `tenant/thread`."""
     if raw is None:
-        raise HeaderError("the record has no key; a key is tenant/thread")
+        raise HeaderError("the record has no key; a key is tenant/thread", "no_key")
     try:
         text = raw.decode("ascii")
     except UnicodeDecodeError:
-        raise HeaderError("the key is not ASCII; a key is tenant/thread") from None
+        raise HeaderError("the key is not ASCII; a key is tenant/thread", "bad_key") from None
     tenant, slash, thread = text.partition("/")
     if not slash or not is_name(tenant) or not is_name(thread):
-        raise HeaderError(f"the key {text[:140]!r} is not tenant/thread")
+        raise HeaderError(f"the key {text[:140]!r} is not tenant/thread", "bad_key")
     return ThreadKey(TenantId(tenant), ThreadId(thread))
 
 

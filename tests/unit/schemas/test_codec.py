@@ -3,7 +3,7 @@ from hashlib import sha256
 
 import pytest
 
-from schemas.codec import Encoded, Record, Unreadable, decode, encode
+from schemas.codec import Encoded, Problem, Record, Unreadable, decode, encode
 from schemas.envelope import CONTENT_TYPE, HEADERS_BYTES_MAX, TIME_MS_MAX, format_time
 from schemas.errors import LimitError, UnstorableTextError
 from schemas.events import (
@@ -32,8 +32,9 @@ def result(value) -> ToolCallFinished:
 def decoded(encoded: Encoded, value: bytes | None = None, **headers: bytes | None) -> Record:
     """Decode with other bytes (and their hash), or with other headers; None takes a header away."""
     bytes_ = encoded.value if value is None else value
-    all_headers = dict(encoded.headers) | {"ce_datahash": sha256(bytes_).hexdigest().encode()} | headers
-    kept = tuple([(name.replace("__", "-"), raw) for name, raw in all_headers.items() if raw is not None])
+    given = {name.replace("__", "-"): raw for name, raw in headers.items()}
+    all_headers = dict(encoded.headers) | {"ce_datahash": sha256(bytes_).hexdigest().encode()} | given
+    kept = tuple([(name, raw) for name, raw in all_headers.items() if raw is not None])
     record = decode(KEY.to_bytes(), kept, bytes_, OFFSET, START_MS + 5)
     assert isinstance(record, Record)
     return record
@@ -191,6 +192,29 @@ def test_where_the_time_cannot_be_read_that_of_the_broker_is_shown(timestamp_ms:
     assert isinstance(record, Record)
     assert record.time_ms == shown_ms
     assert format_time(record.time_ms)
+
+
+@pytest.mark.parametrize("name", ["ce_type", "ce_time", "ce_datahash", "content-type"])
+def test_an_attribute_that_is_there_twice_is_refused_even_if_both_are_the_same(name: str):
+    encoded = made(result(1))
+    again = next(header for header in encoded.headers if header[0] == name)
+    record = decode(KEY.to_bytes(), [*encoded.headers, again], encoded.value, OFFSET)
+    assert isinstance(record, Record)
+    assert name in problem(record)
+    assert record.problem == Problem(True, f"the header {name} is there more than once", "duplicate_header")
+
+
+def test_a_second_id_leaves_it_open_which_record_it_is():
+    encoded = made(result(1))
+    unreadable = decode(KEY.to_bytes(), [*encoded.headers, ("ce_id", b"x")], encoded.value, OFFSET)
+    assert unreadable == Unreadable(OFFSET, "the header ce_id is there more than once", "duplicate_header")
+
+
+def test_a_foreign_header_may_be_there_twice():
+    encoded = made(result(1))
+    record = decode(KEY.to_bytes(), [*encoded.headers, ("x-hop", b"1"), ("x-hop", b"2")], encoded.value, OFFSET)
+    assert isinstance(record, Record)
+    assert record.data == result(1)
 
 
 def test_absent_content_type_and_foreign_headers_do_no_harm():
