@@ -43,6 +43,8 @@ STATE = "schemas.state"
 LIVE = "services.ingest.live"
 WATCH = "services.ingest.watch"
 TABLES = "tests.support.memory_tables"
+VIEWS_TWIN = "tests.support.memory_views"
+APPLY = "services.projector.apply"
 
 SLOW_LOG = {"fetch_seconds_max": 1, "append_seconds_max": 0.2}
 TWO_RUNTIMES = SLOW_LOG | {"zombie_runtime": True, "acts": 5, "approval": "never", "threads": 3}
@@ -62,6 +64,8 @@ RACING = TWO_RUNTIMES | {
     "tool_trouble": 0.3,
     "lease_seconds": 2,
 }
+
+REFUSING = {"refused": 0.05, "moves_every": 0.3, "database_seconds_max": 0.1}
 
 RULES = (
     Planted(
@@ -264,7 +268,57 @@ SERVICES = (
     ),
 )
 
-PLANTED = (*RULES, *SERVICES)
+VIEWS = (
+    Planted(
+        "half-of-a-refused-batch-lost",
+        APPLY,
+        """        parts = _halves(chunk)
+""",
+        """        parts = _halves(chunk)[:1]
+""",
+        choices=REFUSING,
+    ),
+    Planted(
+        "batch-folded-onto-one-that-was-refused",
+        APPLY,
+        """        if not await self.settle():
+            batch = await self._fold(chunk.items)
+""",
+        """        await self.settle()
+""",
+        choices=REFUSING,
+    ),
+    Planted(
+        "dead-letters-after-the-commit",
+        APPLY,
+        """        if batch.dead:
+            await self._publish(batch.dead)
+        spans""",
+        """        spans""",
+        also=(
+            (
+                """        self._remember(batch.kept)
+        self._count(""",
+                """        self._remember(batch.kept)
+        if batch.dead:
+            await self._publish(batch.dead)
+        self._count(""",
+            ),
+        ),
+        choices=REFUSING,
+    ),
+    Planted(
+        "items-that-stand-still-shown",
+        VIEWS_TWIN,
+        """    if state is None or state.quarantined is not None:
+""",
+        """    if state is None:
+""",
+        choices=REFUSING,
+    ),
+)
+
+PLANTED = (*RULES, *SERVICES, *VIEWS)
 
 
 class _Loader(SourceFileLoader):
