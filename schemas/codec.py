@@ -139,8 +139,8 @@ def decode(
     except HeaderError as error:
         kind = by_name.get("ce_type", b"")[:200].decode("utf-8", "replace").replace("\x00", "\ufffd")
         time_ms = min(max(timestamp_ms, 0), TIME_MS_MAX)
-        problem = Problem(True, str(error), error.fault)
-        return Record(key, offset, event_id, kind, time_ms, "", "", None, actual, None, problem)
+        why = Problem(True, str(error), error.fault)
+        return Record(key, offset, event_id, kind, time_ms, "", "", None, actual, None, why)
     model, version = _find_model(envelope.type)
     kind = model.kind if model is not None else envelope.type
     data, problem = None, None
