@@ -4,6 +4,7 @@ import re
 import sys
 from typing import NamedTuple
 
+from schemas.effects import Facts
 from services.projector.generations import FOLDER, VIEWS
 
 _TABLE = re.compile(r"^create table (\w+) \(\n(.*?)\n\)", re.MULTILINE | re.DOTALL)
@@ -60,7 +61,18 @@ def reference() -> str:
         parts.append(f"Key: `{key.replace(chr(34), '')}`.\n\n| column | type | |\n|---|---|---|\n")
         parts += [f"| `{name}` | {type_} | {text} |\n" for name, type_, text in _columns(view, bodies[view], described)]
         parts.append("\n")
+        if view == "events":
+            parts.append(_facts())
     return "".join(parts).rstrip() + "\n"
+
+
+def _facts() -> str:
+    """What the column `events.facts` may hold."""
+    rows = [
+        f"| `{name}` | {'number' if 'int' in str(field.annotation) else 'text'} | {field.description} |\n"
+        for name, field in Facts.model_fields.items()
+    ]
+    return f"### facts\n\n| key | type | |\n|---|---|---|\n{''.join(rows)}\n"
 
 
 def _columns(view: str, body: str, described: dict[tuple[str, str], str]) -> list[Column]:

@@ -18,7 +18,7 @@ from tests.support.memory_tables import TABLES, StateRow, Tables
 from tests.support.views_equal import Fold, decode_incoming
 
 Row = dict[str, Any]
-JSON_COLUMNS = {"args", "content", "labels", "config", "changes", "artifacts", "headers", "data"}
+JSON_COLUMNS = {"args", "content", "labels", "config", "changes", "artifacts", "headers", "data", "facts"}
 COLUMNS: Mapping[str, Sequence[str]] = {
     "thread_states": threads.STATE_COLUMNS,
     "threads": threads.COLUMNS,

@@ -95,7 +95,7 @@ class Batch:
         if quarantined is None and reason is not None:
             quarantined = f"seq {seq}: {reason}"
         if quarantined is not None:
-            self.rows.events.append(bare_event_row(decoded, applied.after, applied.verdict, incoming.partition))
+            self.rows.events.append(bare_event_row(applied, incoming.partition))
         self.kept[key] = Kept(applied.after, quarantined, kept.is_stored)
 
     def finish(self) -> None:
@@ -121,14 +121,15 @@ class Batch:
         """Why the record cannot be shown, or None where its rows are added."""
         rows = self.rows
         try:
-            if applied.verdict.effect == "applied":
-                rows.add(_changes(applied))
+            changes = _changes(applied) if applied.verdict.effect == "applied" else []
             used = usage_row(applied)
+            event = event_row(applied, incoming.partition, incoming.value)
         except Exception as error:  # noqa: BLE001  # one record's bug must not stop its partition
             return f"its rows cannot be made: {type(error).__name__}"
+        rows.add(changes)
         if used is not None:
             rows.usage.append(used)
-        rows.events.append(event_row(applied, incoming.partition, incoming.value))
+        rows.events.append(event)
         self.shown[applied.record.key] = applied.after
         return None
 

@@ -1,17 +1,35 @@
 import pydantic_core
 
 from schemas.codec import Record
-from schemas.state import ThreadState
-from schemas.thread import Verdict
-from services.projector.projections.changes import Applied
+from services.projector.projections.changes import Applied, json_bytes
+from services.projector.projections.facts import facts
 
 COLUMNS = (
     *("tenant", "thread", "seq", "partition", "offset", "id", "type", "time", "actor", "source", "cause"),
-    *("data_hash", "chain", "effect", "reason", "data"),
+    *("data_hash", "chain", "effect", "reason", "data", "facts"),
 )
 
 
 def event_row(applied: Applied, partition: int, value: bytes | None) -> tuple[object, ...]:
+    counted = facts(applied)
+    # The value's own bytes: they are JSON already.
+    data = value if applied.record.problem is None else _of_unknown_type(applied.record, value)
+    return (*_standing(applied, partition), data, None if counted is None else json_bytes(counted))
+
+
+def bare_event_row(applied: Applied, partition: int) -> tuple[object, ...]:
+    """One that no database refuses: without data, and with U+0000 replaced, so that it shows."""
+    try:
+        counted = facts(applied)
+    except Exception:  # noqa: BLE001  # it is bare because something of it failed; this must not
+        counted = None
+    standing = [
+        item.replace("\x00", "\u2400") if isinstance(item, str) else item for item in _standing(applied, partition)
+    ]
+    return (*standing, None, None if counted is None else json_bytes(counted))
+
+
+def _standing(applied: Applied, partition: int) -> tuple[object, ...]:
     record, _, after, verdict = applied
     return (
         record.key.tenant,
@@ -29,15 +47,7 @@ def event_row(applied: Applied, partition: int, value: bytes | None) -> tuple[ob
         after.chain,
         verdict.effect,
         verdict.reason,
-        # The value's own bytes: they are JSON already.
-        value if record.problem is None else _of_unknown_type(record, value),
     )
-
-
-def bare_event_row(record: Record, after: ThreadState, verdict: Verdict, partition: int) -> tuple[object, ...]:
-    """One that no database refuses: without data, and with U+0000 replaced, so that it shows."""
-    row = event_row(Applied(record, after, after, verdict), partition, None)
-    return (*[item.replace("\x00", "\u2400") if isinstance(item, str) else item for item in row[:-1]], None)
 
 
 def _of_unknown_type(record: Record, value: bytes | None) -> bytes | None:

@@ -16,19 +16,19 @@ def usage_row(applied: Applied) -> tuple[object, ...] | None:
     what: tuple[object, ...]
     match record.data:
         case StepFinished() as data:
-            model = _model(before, data.turn)
+            model = model_of(before, data.turn)
             what = ("step", verdict.effect, data.turn, data.step, data.attempt, model, data.response_id)
             tokens = data.usage
         case ContextCompacted() as data:
             turn = None if before.turn is None else before.turn.turn
-            what = ("compaction", verdict.effect, turn, None, None, _model(before, turn), None)
+            what = ("compaction", verdict.effect, turn, None, None, model_of(before, turn), None)
             tokens = data.usage
         case _:
             return None
     return (*record.key, after.seq, *what, record.time_ms, *_tokens(tokens))
 
 
-def _model(state: ThreadState, turn: int | None) -> str:
+def model_of(state: ThreadState, turn: int | None) -> str:
     """Of the turn's configuration, or of the thread's where the turn is not open."""
     if state.turn is not None and state.turn.turn == turn:
         return state.turn.config.model

@@ -6,6 +6,7 @@ from schemas.codec import Problem
 from schemas.events import Edited, InputWithdrawn, Lineage, ThreadRewound
 from schemas.thread import Verdict
 from services.projector.projections.changes import Applied
+from services.projector.projections.events import COLUMNS as EVENT_COLUMNS
 from services.projector.projections.events import bare_event_row, event_row
 from services.projector.projections.usage import usage_row
 from tests.support.histories import (
@@ -33,6 +34,8 @@ from tests.support.histories import (
 )
 from tests.support.view_tables import Projected, Row
 from tests.support.walks import as_read
+
+DATA = EVENT_COLUMNS.index("data")
 
 
 def rows(history: History, table: str) -> list[Row]:
@@ -141,17 +144,17 @@ def test_what_is_not_understood_is_shown_where_it_can_be(value: bytes | None, sh
     history = History().idle()
     record = history.records[0]._replace(data=None, problem=Problem(False, "other"))
     row = event_row(Applied(record, history.state, history.state, Verdict("ignored")), 0, value)
-    assert row[-1] == shown
+    assert row[DATA] == shown
     broken = record._replace(problem=Problem(True, "broken"))
-    assert event_row(Applied(broken, history.state, history.state, Verdict("rejected")), 0, value)[-1] is None
+    assert event_row(Applied(broken, history.state, history.state, Verdict("rejected")), 0, value)[DATA] is None
 
 
 def test_a_bare_row_has_nothing_that_a_database_refuses() -> None:
     history = History().idle()
     record = history.records[0]._replace(actor="user:\x00", cause="\x00")
-    row = bare_event_row(record, history.state, Verdict("applied"), 3)
+    row = bare_event_row(Applied(record, history.state, history.state, Verdict("applied")), 3)
     assert "\x00" not in "".join(str(value) for value in row)
-    assert row[8] == "user:\u2400" and row[3] == 3 and row[-1] is None
+    assert row[8] == "user:\u2400" and row[3] == 3 and row[DATA] is None
 
 
 def test_a_rewind_and_a_summary_hide_what_came_before_them() -> None:

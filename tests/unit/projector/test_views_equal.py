@@ -52,7 +52,7 @@ def with_outcome(tables: Tables) -> None:
 
 def with_reason(tables: Tables) -> None:
     rows = tables._groups["events"][KEY]
-    rows[3,] = (*rows[3,][:14], "late", rows[3,][15])
+    rows[3,] = (*rows[3,][:14], "late", *rows[3,][15:])
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,207 @@
+"""What can be counted of a record, without folding: the column `facts` of `events`, and of the effects on their topic.
+
+Each key is described in `schemas.effects.Facts`. Only what took effect counts, with one exception: the tokens of an
+answer that lost its race were paid for all the same.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+from schemas.effects import NAME_CHARACTERS_MAX
+from schemas.events import (
+    ContextCompacted,
+    Event,
+    InputSubmitted,
+    StepFailed,
+    StepFinished,
+    StepStarted,
+    ToolCallApprovalExpired,
+    ToolCallApprovalRequested,
+    ToolCallApproved,
+    ToolCallDenied,
+    ToolCallDispatched,
+    ToolCallFinished,
+    ToolCallLost,
+    ToolCallResolved,
+    ToolCallStarted,
+    TurnCancelRequested,
+    TurnEnded,
+    TurnRecovered,
+    TurnStarted,
+    Usage,
+)
+from schemas.state import Call, ThreadState, Turn
+from services.projector.projections.changes import Applied
+from services.projector.projections.usage import model_of
+
+Facts: TypeAlias = dict[str, int | str]
+
+
+def facts(applied: Applied) -> Facts | None:
+    record, before, after, verdict = applied
+    data = record.data
+    if verdict.effect != "applied":
+        return _paid(before, data) if verdict.effect == "superseded" else None
+    say = _SAYERS.get(type(data)) if data is not None else None
+    said: Facts = say(applied, data) if say is not None else {}
+    if before.turn is not None and after.turn is None:
+        _tell_end(said, applied, before.turn)
+    if after.calls is not before.calls:
+        _tell_standing(said, before.calls, after.calls)
+    return said or None
+
+
+def _paid(before: ThreadState, data: Event | None) -> Facts | None:
+    match data:
+        case StepFinished():
+            return {"turn": data.turn, "step": data.step} | _usage(before, data.turn, data.usage)
+        case ContextCompacted():
+            return _usage(before, None if before.turn is None else before.turn.turn, data.usage)
+        case _:
+            return None
+
+
+def _name(text: str) -> str:
+    """Bounded, and as every database takes it."""
+    return text.replace("\x00", "\u2400")[:NAME_CHARACTERS_MAX]
+
+
+# By event
+
+
+def _of_input(_: Applied, __: InputSubmitted) -> Facts:
+    return {"inputs": 1}
+
+
+def _of_turn(_: Applied, data: TurnStarted | TurnRecovered | TurnCancelRequested) -> Facts:
+    return {"turn": data.turn}
+
+
+def _of_end(_: Applied, data: TurnEnded) -> Facts:
+    return {"turn": data.turn, "reason": _name(data.reason)} if data.reason else {"turn": data.turn}
+
+
+def _of_start(_: Applied, data: StepStarted) -> Facts:
+    return {"turn": data.turn, "step": data.step, "model": _name(data.model)}
+
+
+def _of_failure(_: Applied, data: StepFailed) -> Facts:
+    return {"turn": data.turn, "step": data.step, "error_kind": _name(data.error.kind)}
+
+
+def _of_answer(applied: Applied, data: StepFinished) -> Facts:
+    turn = applied.before.turn
+    said: Facts = {"turn": data.turn, "step": data.step}
+    if turn is not None and turn.step is not None:
+        said["step_ms"] = max(0, applied.record.time_ms - turn.step.started_ms)
+    return said | _usage(applied.before, data.turn, data.usage)
+
+
+def _of_compaction(applied: Applied, data: ContextCompacted) -> Facts:
+    turn = applied.before.turn
+    return _usage(applied.before, None if turn is None else turn.turn, data.usage)
+
+
+def _of_call(
+    applied: Applied, data: ToolCallApprovalRequested | ToolCallDispatched | ToolCallStarted | ToolCallLost
+) -> Facts:
+    return _which_call(applied, data.call)
+
+
+def _of_result(applied: Applied, data: ToolCallFinished) -> Facts:
+    said = _which_call(applied, data.call)
+    if data.outcome != "not_started":
+        said["tool_ms"] = data.milliseconds
+    return said
+
+
+def _of_approval(applied: Applied, data: ToolCallApproved) -> Facts:
+    return _which_call(applied, data.call) | {"decision": "approved" if data.edited is None else "edited"}
+
+
+def _of_denial(applied: Applied, data: ToolCallDenied) -> Facts:
+    return _which_call(applied, data.call) | {"decision": "denied"}
+
+
+def _of_expiry(applied: Applied, data: ToolCallApprovalExpired) -> Facts:
+    return _which_call(applied, data.call) | {"decision": "expired"}
+
+
+def _of_resolution(applied: Applied, data: ToolCallResolved) -> Facts:
+    return _which_call(applied, data.call) | {"decision": data.decision}
+
+
+_SAYERS: Mapping[type[Event], Callable[[Applied, Any], Facts]] = {
+    InputSubmitted: _of_input,
+    TurnStarted: _of_turn,
+    TurnRecovered: _of_turn,
+    TurnCancelRequested: _of_turn,
+    TurnEnded: _of_end,
+    StepStarted: _of_start,
+    StepFailed: _of_failure,
+    StepFinished: _of_answer,
+    ContextCompacted: _of_compaction,
+    ToolCallApprovalRequested: _of_call,
+    ToolCallDispatched: _of_call,
+    ToolCallStarted: _of_call,
+    ToolCallLost: _of_call,
+    ToolCallFinished: _of_result,
+    ToolCallApproved: _of_approval,
+    ToolCallDenied: _of_denial,
+    ToolCallApprovalExpired: _of_expiry,
+    ToolCallResolved: _of_resolution,
+}
+
+
+# Parts
+
+
+def _which_call(applied: Applied, name: str) -> Facts:
+    said: Facts = {"call": name}
+    before, after = applied.before.calls.get(name), applied.after.calls.get(name)
+    if before is not None:
+        said["tool"] = _name(before.tool)
+    if after is not None and after.outcome is not None:
+        said["outcome"] = after.outcome
+    return said
+
+
+def _usage(before: ThreadState, turn: int | None, usage: Usage) -> Facts:
+    said: Facts = {
+        "model": _name(model_of(before, turn)),
+        "input_tokens": usage.input_tokens,
+        "output_tokens": usage.output_tokens,
+    }
+    if usage.cached_tokens:
+        said["cached_tokens"] = usage.cached_tokens
+    if usage.reasoning_tokens:
+        said["reasoning_tokens"] = usage.reasoning_tokens
+    return said
+
+
+def _tell_end(said: Facts, applied: Applied, turn: Turn) -> None:
+    """Also by an import that ends, or a thread that is closed."""
+    ended_ms = applied.record.time_ms
+    waited_ms = turn.waited_ms
+    if turn.waiting_since_ms is not None:
+        waited_ms += max(0, ended_ms - turn.waiting_since_ms)
+    said["turn"] = turn.turn
+    said["turn_ms"] = turn_ms = max(0, ended_ms - turn.started_ms)
+    if waited_ms:
+        said["waited_ms"] = min(waited_ms, turn_ms)
+    if applied.after.last_outcome is not None:
+        said["outcome"] = applied.after.last_outcome
+
+
+def _tell_standing(said: Facts, before: Mapping[str, Call], after: Mapping[str, Call]) -> None:
+    waiting = unknown = 0
+    for calls, sign in ((before, -1), (after, 1)):
+        for call in calls.values():
+            if call.status == "waiting":
+                waiting += sign
+            elif call.status == "unknown":
+                unknown += sign
+    if waiting:
+        said["waiting"] = waiting
+    if unknown:
+        said["unknown"] = unknown
