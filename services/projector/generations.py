@@ -10,7 +10,7 @@ import contextlib
 from collections.abc import AsyncIterator
 from functools import cache
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 import asyncpg
 import structlog
@@ -37,6 +37,9 @@ TABLES: Final = (
 )
 VIEWS: Final = (*TABLES, "approvals", "unknown_calls")
 """In the order in which a swap re-points them."""
+
+NewStatus = Literal["building", "scratch"]
+"""A scratch generation never becomes live: whoever made it compares with it and drops it."""
 
 _CHECKSUM: Final = "coalesce(sum(hashtextextended(r::text, 0)::numeric), 0)::text as checksum"
 
@@ -102,10 +105,12 @@ def check_generation(generation: Generation, cluster_id: str) -> None:
         )
 
 
-async def create_generation(connection: asyncpg.Connection, cluster_id: str) -> Generation:
+async def create_generation(
+    connection: asyncpg.Connection, cluster_id: str, status: NewStatus = "building"
+) -> Generation:
     """An empty one beside the live one. In the caller's transaction."""
     number = await connection.fetchval(
-        _sql()["insert_generation"], FOLD_VERSION, PROJECTION_VERSION, cluster_id, THREAD_EVENTS.name, "building"
+        _sql()["insert_generation"], FOLD_VERSION, PROJECTION_VERSION, cluster_id, THREAD_EVENTS.name, status
     )
     generation = Generation(number, FOLD_VERSION, PROJECTION_VERSION, cluster_id, THREAD_EVENTS.name)
     # What is there under this number was left behind by somebody who dropped the list of generations by hand.
@@ -133,8 +138,8 @@ async def make_live(connection: asyncpg.Connection, generation: Generation, old:
     await connection.execute(_sql()["set_generation_status"], generation.number, "live")
 
 
-async def unfinished_generations(connection: asyncpg.Connection) -> list[Generation]:
-    return [Generation(*row) for row in await connection.fetch(_sql()["unfinished_generations"])]
+async def unfinished_generations(connection: asyncpg.Connection, status: NewStatus = "building") -> list[Generation]:
+    return [Generation(*row) for row in await connection.fetch(_sql()["unfinished_generations"], status)]
 
 
 async def drop_generation(connection: asyncpg.Connection, generation: Generation) -> None:

@@ -1,3 +1,3 @@
 select number, fold_version, projection_version, cluster_id, topic
 from threadlog.generations
-where status = 'building'
+where status = $1

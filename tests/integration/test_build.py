@@ -1,0 +1,134 @@
+"""A generation that is filled up to where it is told to."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import asyncpg
+import pytest
+
+from schemas.topics import THREAD_EVENTS
+from services.chassis.log import TopicPartition
+from services.projector.build import Build
+from services.projector.errors import FenceError
+from services.projector.generations import create_generation, migrate, view_checksums
+from services.projector.postgres_store import PostgresStore
+from services.projector.store import Generation
+from tests.support.histories import History, plain_turn
+from tests.support.projector_world import PARTITIONS, World, key_of, settings_of
+
+TOPIC = THREAD_EVENTS.name
+
+
+@pytest.fixture
+async def world(fresh_database: str) -> AsyncIterator[World]:
+    await migrate(fresh_database)
+    connection = await asyncpg.connect(fresh_database)
+    world = World(fresh_database, connection)
+    for number in range(12):
+        await world.append_history(plain_turn(History(key_of(number))))
+    yield world
+    await connection.close()
+
+
+async def _scratch(world: World) -> Generation:
+    async with world.connection.transaction():
+        return await create_generation(world.connection, await world.client.cluster_id(), "scratch")
+
+
+async def _ends(world: World) -> dict[TopicPartition, int]:
+    return await world.client.end_offsets([TopicPartition(TOPIC, number) for number in range(PARTITIONS)])
+
+
+def _build(world: World, generation: Generation, owner: str = "test", **options: Any) -> Build:
+    changed = options.pop("settings", {})
+    settings = settings_of(world.dsn, **changed)
+    store = PostgresStore(world.dsn, settings, generation)
+    return Build(world.broker.connect(owner), store, settings, owner=owner, **options)
+
+
+async def _stored(world: World, generation: Generation) -> tuple[dict[int, int], dict[int, int]]:
+    positions = await world.connection.fetch(f'select "partition", next_offset from {generation.schema}.positions')
+    events = await world.connection.fetch(f'select "partition", count(*) from {generation.schema}.events group by 1')
+    return {row[0]: row[1] for row in positions if row[1]}, {row[0]: row[1] for row in events}
+
+
+async def test_it_stops_exactly_where_it_is_told_to_and_goes_on_from_there(world: World) -> None:
+    ends = await _ends(world)
+    whole = await _scratch(world)
+    build = _build(world, whole)
+    await build.open()
+    await build.read_to(ends)
+    assert build.positions() == ends
+    await build.close()
+
+    stepwise = await _scratch(world)
+    build = _build(world, stepwise, settings={"projector_batch_records_max": 7})
+    await build.open()
+    for part in (1, 2, 5, 6, 7):
+        targets = {tp: end * part // 7 for tp, end in ends.items()}
+        await build.read_to(targets)
+        assert build.positions() == targets
+        expected = {tp.partition: end for tp, end in targets.items() if end}
+        assert await _stored(world, stepwise) == (expected, expected)
+    await build.close()
+    assert await view_checksums(world.connection, stepwise.schema) == await view_checksums(
+        world.connection, whole.schema
+    )
+
+
+async def test_parts_of_a_generation_are_built_beside_each_other_and_after_each_other(world: World) -> None:
+    ends = await _ends(world)
+    generation = await _scratch(world)
+    for numbers in ([0, 2], [1, 3]):
+        part = {tp: end for tp, end in ends.items() if tp.partition in numbers}
+        build = _build(world, generation, partitions=numbers)
+        await build.open()
+        await build.read_to(part)
+        assert build.positions() == part
+        await build.close()
+    again = _build(world, generation)
+    await again.open()
+    assert again.positions() == ends  # nothing is left to read
+    await again.close()
+    stored = {tp.partition: end for tp, end in ends.items() if end}
+    assert await _stored(world, generation) == (stored, stored)
+
+
+async def test_what_is_left_out_leaves_no_rows(world: World) -> None:
+    ends = await _ends(world)
+    wanted = key_of(4)
+    generation = await _scratch(world)
+    build = _build(world, generation, only=lambda incoming: incoming.key == wanted.to_bytes())
+    await build.open()
+    await build.read_to(ends)
+    assert build.positions() == ends
+    await build.close()
+    rows = await world.connection.fetch(f"select distinct tenant, thread from {generation.schema}.events")
+    assert [tuple(row) for row in rows] == [(wanted.tenant, wanted.thread)]
+
+
+async def test_whoever_builds_the_same_generation_later_takes_it_over(world: World) -> None:
+    ends = await _ends(world)
+    generation = await _scratch(world)
+    first, second = _build(world, generation), _build(world, generation, "second")
+    await first.open()
+    await second.open()
+    with pytest.raises(FenceError):
+        await first.read_to(ends)
+    await second.read_to(ends)
+    await first.close()
+    await second.close()
+
+
+async def test_a_rate_holds_it_back(world: World) -> None:
+    ends = await _ends(world)
+    generation = await _scratch(world)
+    build = _build(world, generation, records_per_second=100)
+    await build.open()
+    started = asyncio.get_running_loop().time()
+    await build.read_to(ends)
+    seconds = asyncio.get_running_loop().time() - started
+    await build.close()
+    assert seconds >= (sum(ends.values()) - 100) / 100
+    assert (await _stored(world, generation))[1] == {tp.partition: end for tp, end in ends.items() if end}
