@@ -237,8 +237,8 @@ SERVICES = (
         """                self._set(positions, span.partition, at)
 """,
         """                self._set(positions, span.partition, at)
-            self._commits.append(self._taken_back)
-            self._taken_back = []
+            self.journal.committed(self._undo)
+            self._undo = []
 """,
     ),
     Planted(

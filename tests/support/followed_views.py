@@ -5,15 +5,14 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from schemas.ids import ThreadKey
-from schemas.state import FOLD_VERSION, NOTHING, ThreadState
+from schemas.state import NOTHING, ThreadState
 from schemas.topics import THREAD_EVENTS
 from services.chassis.states import PartitionStates
 from services.ingest.frames import FoldedRecord
-from services.projector.projections.batch import PROJECTION_VERSION
-from services.projector.store import Generation
 from services.runtime.transcripts import ColdTranscript
+from tests.support.memory_database import AwayError
 from tests.support.memory_tables import Tables
-from tests.support.memory_views import AwayError, MemoryViews, folded
+from tests.support.memory_views import MemoryViews, folded
 from tests.support.simulated_log import SimulatedBroker
 from tests.support.views_equal import Fold, decode_incoming
 
@@ -27,7 +26,7 @@ class FollowedViews(MemoryViews):
     def __init__(self, broker: SimulatedBroker) -> None:
         super().__init__()
         self._broker = broker
-        self.generation = Generation(1, FOLD_VERSION, PROJECTION_VERSION, "simulated", TOPIC)
+        self._made = self.make("simulated", "live")
         self._begin()
         self.loads = 0
         self.transcripts_loaded = 0
@@ -78,7 +77,7 @@ class FollowedViews(MemoryViews):
         return read(self.tables)
 
     def _begin(self) -> None:
-        self.tables = self._rows = Tables()
+        self._made.tables = self._rows = Tables()
         self._fold = Fold(self._rows, lambda _: self._moving)
 
     def _move_to(self, partition: int, end: int | None) -> None:

@@ -13,7 +13,7 @@ import orjson
 from schemas.ids import TenantId, ThreadId, ThreadKey
 from schemas.state import ThreadState
 from services.projector.errors import RowRefusedError, StoredPosition
-from services.projector.projections import events, threads, usage
+from services.projector.projections import artifacts, events, threads, usage
 from services.projector.projections.batch import Batch, Kept
 from services.projector.projections.changes import Table
 from services.projector.projections.rows import ALL, CHANGING, Rows
@@ -34,13 +34,14 @@ Refuses = Callable[[tuple[Any, ...]], bool]
 
 _KNOWN: Final[Mapping[str, frozenset[str]]] = {table: frozenset(columns) for table, columns in ALL.items()}
 _MOVING: Final[Mapping[str, frozenset[str]]] = {table: frozenset(columns) for table, columns in CHANGING.items()}
-_TABLES: Final[tuple[Table, ...]] = ("turns", "steps", "tool_calls", "items")
+_TABLES: Final[tuple[Table, ...]] = ("turns", "steps", "tool_calls", "items", "plans", "tasks")
 _COLUMNS: Final[Mapping[str, Sequence[str]]] = {
     "threads": threads.COLUMNS,
     "events": events.COLUMNS,
     "usage": usage.COLUMNS,
+    "artifacts": artifacts.COLUMNS,
 }
-TABLES: Final = ("thread_states", "threads", *_TABLES, "events", "usage", "dead_letters")
+TABLES: Final = ("thread_states", "threads", *_TABLES, "events", "usage", "artifacts", "dead_letters")
 
 EVENT_ID, EVENT_TYPE, EVENT_ACTOR, EVENT_DATA = (events.COLUMNS.index(name) for name in ("id", "type", "actor", "data"))
 _OF_THREAD: Final = 8
@@ -66,13 +67,47 @@ class Position(NamedTuple):
     cluster_id: str
 
 
-class Tables:
+Undo = list[tuple[dict[Any, Any], Any, Any]]
+"""Of one transaction: where a row was put, and what was there."""
+
+
+class Journal:
+    """What a crash may take: the last commits of a database, of whichever generation, the newest first."""
+
     def __init__(self) -> None:
+        self._commits: deque[Undo] = deque(maxlen=COMMITS_KEPT)
+
+    def committed(self, undo: Undo) -> None:
+        self._commits.append(undo)
+
+    def flushed(self) -> None:
+        """By a commit that waited for the disk: what was committed before is as durable."""
+        self._commits.clear()
+
+    def lose_last(self, commits: int) -> int:
+        """Returns how many were lost."""
+        lost = min(commits, len(self._commits))
+        for _ in range(lost):
+            take_back(self._commits.pop())
+        return lost
+
+
+def take_back(undo: Undo) -> None:
+    while undo:
+        places, place, old = undo.pop()
+        if old is None:
+            del places[place]
+        else:
+            places[place] = old
+
+
+class Tables:
+    def __init__(self, journal: Journal | None = None) -> None:
+        self.journal = journal if journal is not None else Journal()
         self.positions: dict[Any, Position] = {}
         self._groups: dict[str, dict[Group, dict[Place, Row]]] = {name: {} for name in (*TABLES, "commands")}
-        self._taken_back: list[tuple[dict[Any, Any], Any, Any]] = []
-        """By the commit under way: where a row was put, and what was there."""
-        self._commits: deque[list[tuple[dict[Any, Any], Any, Any]]] = deque(maxlen=COMMITS_KEPT)
+        self._undo: Undo = []
+        """Of the commit under way."""
 
     # Reading
 
@@ -102,8 +137,13 @@ class Tables:
             at = self.positions.get(partition) or Position(0, owner, 0, cluster_id)
             self.positions[partition] = at = at._replace(owner=owner, owner_epoch=at.owner_epoch + 1)
             claims[partition] = Claim(at.next_offset, at.owner_epoch, at.cluster_id)
-        self._commits.clear()
+        self.journal.flushed()
         return claims
+
+    def take_from_owners(self) -> None:
+        """Who has claimed partitions can write them no more."""
+        for partition, at in self.positions.items():
+            self.positions[partition] = at._replace(owner="swapped", owner_epoch=at.owner_epoch + 1)
 
     def commit(self, batch: Batch, spans: Sequence[Span], refuses: Refuses | None = None) -> None:
         """Raises FenceError, RowRefusedError; then nothing is written."""
@@ -120,19 +160,12 @@ class Tables:
                 self._set(positions, span.partition, at)
             self._write(batch.rows, batch.kept, refuses)
         except BaseException:
-            self._take_back(self._taken_back)
+            take_back(self._undo)
             raise
         finally:
-            if self._taken_back:
-                self._commits.append(self._taken_back)
-            self._taken_back = []
-
-    def lose_last(self, commits: int) -> int:
-        """Returns how many were lost."""
-        lost = min(commits, len(self._commits))
-        for _ in range(lost):
-            self._take_back(self._commits.pop())
-        return lost
+            if self._undo:
+                self.journal.committed(self._undo)
+            self._undo = []
 
     def _write(self, rows: Rows, kept: Mapping[ThreadKey, Kept], refuses: Refuses | None) -> None:
         for state in rows.new_states:
@@ -147,6 +180,8 @@ class Tables:
             self._note_command(event)
         for used in rows.usage:
             self._insert("usage", used[:2], used[2:3], used)
+        for named in rows.artifacts:
+            self._insert("artifacts", named[:2], named[2:4], named)
         for dead in rows.dead_letters:
             self._insert("dead_letters", dead[:2], dead[2:3], dead)
         for table in _TABLES:
@@ -215,16 +250,8 @@ class Tables:
         self._set(places, place, row)
 
     def _set(self, places: dict[Any, Any], place: Any, row: Row) -> None:
-        self._taken_back.append((places, place, places.get(place)))
+        self._undo.append((places, place, places.get(place)))
         places[place] = row
-
-    def _take_back(self, changes: list[tuple[dict[Any, Any], Any, Any]]) -> None:
-        while changes:
-            places, place, old = changes.pop()
-            if old is None:
-                del places[place]
-            else:
-                places[place] = old
 
 
 def first_difference(expected: Tables, found: Tables) -> str | None:

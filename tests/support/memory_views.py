@@ -4,12 +4,11 @@
 Postgres stands behind: the projector's `Stores`, `StateStore` and `KeyStore`, the runtime's `TranscriptStore`, ingest's
 `ThreadRows`, `EarlierCommands`, `Standings`, call facts and `History`. `tests/contract` holds it to what Postgres does.
 
-A question takes `pause` on its way there and again on its way back; the answer is of the instant in between. Nothing
-else takes time. What goes wrong is what the test says: `is_away`, `lose_last`, `drop`, `refuses`.
+What it is as a database, and what can go wrong with it, is in `memory_database`.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from operator import itemgetter
 from typing import Any, Final, TypeVar
 
@@ -18,7 +17,6 @@ from pydantic import JsonValue
 
 from schemas.envelope import format_time
 from schemas.ids import EventId, ThreadKey
-from schemas.state import FOLD_VERSION
 from schemas.topics import THREAD_EVENTS
 from schemas.transcript import Item, Transcript
 from services.chassis.states import PartitionKeys, PartitionStates, StatesUnavailableError
@@ -30,12 +28,9 @@ from services.ingest.history import PAGE_BYTES_MAX, SEQ_MAX, EventPage
 from services.ingest.problems import VIEWS_UNAVAILABLE, Problem, ProblemError
 from services.ingest.refusals import CallStanding, Decided, InputStanding
 from services.projector.database import TIME_MS_MAX
-from services.projector.errors import GenerationGoneError, StoreAwayError, StoredPosition
-from services.projector.generations import check_generation
 from services.projector.projections import events
-from services.projector.projections.batch import PROJECTION_VERSION, Batch, Kept
-from services.projector.store import Claim, Generation, Span
 from services.runtime.transcripts import ColdTranscript
+from tests.support.memory_database import AwayError, MemoryDatabase, Pause, next_offset
 from tests.support.memory_tables import Refuses, Tables
 
 TOPIC: Final = THREAD_EVENTS.name
@@ -47,80 +42,14 @@ _STORED, _FOLDED = (
     )
 )
 T = TypeVar("T")
-Pause = Callable[[], Awaitable[None]]
 
 
-class AwayError(Exception):
-    """Each port has its own error for it."""
-
-
-class MemoryViews:
-    """`refuses` makes the database refuse what is written for a record."""
-
+class MemoryViews(MemoryDatabase):
     def __init__(
         self, pause: Pause | None = None, *, refuses: Refuses | None = None, page_bytes_max: int = PAGE_BYTES_MAX
     ) -> None:
-        self.pause = pause
-        self.refuses = refuses
-        self.generation: Generation | None = None
-        self.tables: Tables | None = None
-        """None where there are no views."""
-        self.commits = 0
+        super().__init__(pause, refuses=refuses)
         self.page_bytes_max = page_bytes_max
-        self._numbers = 0
-        self._is_away = False
-        self._crashes = 0
-        self._changes = 0
-        self._waiting: list[asyncio.Future[None]] = []
-
-    # What a test does to it
-
-    @property
-    def is_away(self) -> bool:
-        return self._is_away
-
-    @is_away.setter
-    def is_away(self, is_away: bool) -> None:
-        self._is_away = is_away
-        self._changed()
-
-    def lose_last(self, commits: int) -> int:
-        """A crash: questions under way get no answer, and the last batches were never written.
-
-        Claims are durable, and with them what was committed before. Returns how many batches were lost.
-        """
-        self._crashes += 1
-        lost = 0 if self.tables is None else self.tables.lose_last(commits)
-        self._changed()
-        return lost
-
-    def drop(self) -> None:
-        """Every generation. A projector that looks for the live one makes the next."""
-        self.generation, self.tables = None, None
-        self._changed()
-
-    def next_offset(self, partition: int) -> int:
-        return _next_offset(self.tables, partition)
-
-    # The projector's `Stores`
-
-    async def live(self, cluster_id: str) -> Generation:
-        def find(_: Tables | None) -> Generation:
-            if self.generation is None:
-                self._numbers += 1
-                self.generation = Generation(self._numbers, FOLD_VERSION, PROJECTION_VERSION, cluster_id, TOPIC)
-                self.tables = Tables()
-            return self.generation
-
-        try:
-            live = await self.ask(find)
-        except AwayError as error:
-            raise StoreAwayError(str(error)) from error
-        check_generation(live, cluster_id)
-        return live
-
-    def open(self, generation: Generation) -> "MemoryStore":
-        return MemoryStore(self, generation)
 
     # `StateStore` and `KeyStore`
 
@@ -129,7 +58,7 @@ class MemoryViews:
             if tables is None or not _has(tables, topic, partition):
                 return PartitionStates(0, {})
             active = {key: row.state for key, row in tables.states() if row.active and row[:2] == (topic, partition)}
-            return PartitionStates(_next_offset(tables, partition), active)
+            return PartitionStates(next_offset(tables, partition), active)
 
         return await self._ask_states(read)
 
@@ -139,7 +68,7 @@ class MemoryViews:
                 return PartitionStates(0, {})
             found = ((key, tables.state(key)) for key in keys)
             states = {key: row.state for key, row in found if row is not None and row.topic == topic}
-            return PartitionStates(_next_offset(tables, partition), states)
+            return PartitionStates(next_offset(tables, partition), states)
 
         return await self._ask_states(read)
 
@@ -148,7 +77,7 @@ class MemoryViews:
             if tables is None or not _has(tables, topic, partition):
                 return PartitionKeys(0, ())
             keys = [key for key, row in tables.states() if row[:2] == (topic, partition)]
-            return PartitionKeys(_next_offset(tables, partition), keys) if len(keys) <= keys_max else None
+            return PartitionKeys(next_offset(tables, partition), keys) if len(keys) <= keys_max else None
 
         return await self._ask_states(read)
 
@@ -170,12 +99,12 @@ class MemoryViews:
 
     async def thread_row(self, key: ThreadKey, partition: int) -> ThreadRow:
         def read(tables: Tables) -> ThreadRow:
-            row, next_offset = tables.state(key), _next_offset(tables, partition)
+            row, at = tables.state(key), next_offset(tables, partition)
             if row is None:
-                return ThreadRow(next_offset, -1, exists=False, queued=0, seq=0)
+                return ThreadRow(at, -1, exists=False, queued=0, seq=0)
             state = row.state
             is_closing = state.status in {"closing", "closed"}
-            return ThreadRow(next_offset, row.offset, state.exists, len(state.queue), state.seq, is_closing)
+            return ThreadRow(at, row.offset, state.exists, len(state.queue), state.seq, is_closing)
 
         return await self._ask_views(read)
 
@@ -184,10 +113,10 @@ class MemoryViews:
             async with asyncio.timeout(timeout_seconds):
                 while True:
                     changes = self._changes
-                    if await self._ask_views(lambda tables: _next_offset(tables, partition)) >= offset:
+                    if await self._ask_views(lambda tables: next_offset(tables, partition)) >= offset:
                         return True
                     if changes == self._changes:
-                        await self._change()
+                        await self.change()
         except TimeoutError:
             return False
 
@@ -195,7 +124,7 @@ class MemoryViews:
         def read(tables: Tables) -> FoundCommands:
             commands = tables.of("commands", key)
             first = {event_id: _stored(commands[event_id,]) for event_id in ids if (event_id,) in commands}
-            begins_at = None if tables.state(key) is not None else _next_offset(tables, partition)
+            begins_at = None if tables.state(key) is not None else next_offset(tables, partition)
             return FoundCommands(first, begins_at)
 
         return await self._ask_views(read)
@@ -272,90 +201,9 @@ class MemoryViews:
 
         return await self._ask_states(read)
 
-    # Questions
-
-    async def ask(self, read: Callable[[Tables | None], T]) -> T:
-        """Raises AwayError. What was asked may have been done all the same, when the answer is lost on its way back."""
-        crashes = self._crashes
-        if self.pause is not None:
-            await self.pause()
-        self._check(crashes)
-        answer = read(self.tables)
-        if self.pause is not None:
-            await self.pause()
-            self._check(crashes)
-        return answer
-
-    def _check(self, crashes: int) -> None:
-        if self._is_away or crashes != self._crashes:
-            raise AwayError("the test turned it off" if self._is_away else "it crashed meanwhile")
-
-    def committed(self) -> None:
-        self.commits += 1
-        self._changed()
-
-    def _changed(self) -> None:
-        self._changes += 1
-        for waiting in self._waiting:
-            if not waiting.done():
-                waiting.set_result(None)
-        self._waiting.clear()
-
-    async def _change(self) -> None:
-        waiting = asyncio.get_running_loop().create_future()
-        self._waiting.append(waiting)
-        await waiting
-
-
-class MemoryStore:
-    """Implements the projector's `GenerationStore`."""
-
-    def __init__(self, views: MemoryViews, generation: Generation) -> None:
-        self.generation = generation
-        self._views = views
-
-    async def close(self) -> None:
-        pass
-
-    async def claim(self, partitions: Iterable[int], owner: str, cluster_id: str) -> dict[int, Claim]:
-        return await self._ask(lambda tables: tables.claim(partitions, owner, cluster_id))
-
-    async def positions(self) -> dict[int, StoredPosition]:
-        return await self._ask(Tables.stored_positions)
-
-    async def load(self, keys: Sequence[ThreadKey]) -> dict[ThreadKey, Kept]:
-        def read(tables: Tables) -> dict[ThreadKey, Kept]:
-            found = ((key, tables.state(key)) for key in keys)
-            return {key: Kept(row.state, row.quarantined, is_stored=True) for key, row in found if row is not None}
-
-        return await self._ask(read)
-
-    async def write(self, batch: Batch, spans: Sequence[Span]) -> None:
-        def commit(tables: Tables) -> None:
-            tables.commit(batch, spans, self._views.refuses)
-            self._views.committed()
-
-        await self._ask(commit)
-
-    async def _ask(self, act: Callable[[Tables], T]) -> T:
-        def act_if_there(tables: Tables | None) -> T:
-            if tables is None or self._views.generation != self.generation:
-                raise GenerationGoneError(f"{self.generation.schema} is not there")
-            return act(tables)
-
-        try:
-            return await self._views.ask(act_if_there)
-        except AwayError as error:
-            raise StoreAwayError(str(error)) from error
-
 
 def _has(tables: Tables, topic: str, partition: int) -> bool:
     return topic == TOPIC and partition in tables.positions
-
-
-def _next_offset(tables: Tables | None, partition: int) -> int:
-    at = None if tables is None else tables.positions.get(partition)
-    return 0 if at is None else at.next_offset
 
 
 def _transcript(tables: Tables, key: ThreadKey) -> ColdTranscript | None:
