@@ -3,6 +3,9 @@
 A file is named `0001_what_it_does.sql`; numbers start at 1 and have no gaps. Each runs in one transaction together with
 the row that says so. An applied file never changes: its checksum is compared on every run. Idempotent by that table,
 and safe to run at the same time from several places by an advisory lock.
+
+Before them come the roles, which they may grant to; after them, every time, the files in the folder `always`: grants
+and policies, which can be given again.
 """
 
 import hashlib
@@ -15,6 +18,7 @@ from typing import Final
 import asyncpg
 
 from schemas.errors import ThreadlogError
+from services.chassis.roles import create_roles
 from services.chassis.sql_files import SqlFiles
 
 ADVISORY_LOCK: Final = 0x7468_7265_6164  # "thread"
@@ -51,9 +55,11 @@ def read_migrations(folder: Path) -> tuple[Migration, ...]:
 async def migrate(connection: asyncpg.Connection, owner: str, folder: Path) -> tuple[str, ...]:
     """Apply what is missing; return the names of what was applied now. `connection` must not be in a transaction."""
     migrations = read_migrations(folder)
+    always = [path.read_text() for path in sorted((folder / "always").glob("*.sql"))]
     sql = SqlFiles(Path(__file__).with_name("sql"))
     await connection.execute(sql["migrations_lock"], ADVISORY_LOCK)
     try:
+        await create_roles(connection)
         await connection.execute(sql["migrations_schema"])
         await connection.execute(sql["migrations_table"])
         applied = await connection.fetch(sql["migrations_applied"], owner)
@@ -64,6 +70,9 @@ async def migrate(connection: asyncpg.Connection, owner: str, folder: Path) -> t
                 await connection.execute(
                     sql["migrations_insert"], owner, migration.number, migration.name, migration.sha256
                 )
+        for grants in always:
+            async with connection.transaction():
+                await connection.execute(grants)
     finally:
         await connection.execute(sql["migrations_unlock"], ADVISORY_LOCK)
     return tuple(migration.name for migration in missing)

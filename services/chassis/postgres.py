@@ -1,5 +1,6 @@
 """Connections to Postgres. `jsonb` goes in and out as the bytes of its JSON: what is only passed on is not decoded."""
 
+import asyncio
 from typing import Final
 
 import asyncpg
@@ -49,6 +50,13 @@ async def open_pool(
 class _UnresetConnection(asyncpg.Connection):
     def get_reset_query(self) -> str:
         return ""
+
+    async def reset(self, *, timeout: float | None = None) -> None:
+        """What failed within a transaction is over."""
+        if self.is_in_transaction():
+            async with asyncio.timeout(timeout):
+                await self.execute("rollback")
+        await super().reset(timeout=timeout)
 
 
 async def set_jsonb_codec(connection: asyncpg.Connection) -> None:

@@ -15,6 +15,7 @@ from schemas.state import FOLD_VERSION, ThreadState, load_state
 from services.chassis.postgres import AWAY, NO_VIEWS
 from services.chassis.sql_files import SqlFiles
 from services.chassis.states import PartitionKeys, PartitionStates, StatesUnavailableError
+from services.chassis.tenancy import OfTenant, Rows, TenantPool
 
 NOTHING_STORED: Final = PartitionStates(0, {})
 
@@ -22,8 +23,8 @@ NOTHING_STORED: Final = PartitionStates(0, {})
 class PostgresStates:
     """Implements `StateStore` and `KeyStore` of `services.chassis.states`."""
 
-    def __init__(self, pool: asyncpg.Pool) -> None:
-        self._pool = pool
+    def __init__(self, rows: asyncpg.Pool | Rows) -> None:
+        self._rows = rows
         self._sql = SqlFiles(Path(__file__).with_name("sql"))
 
     async def load_active(self, topic: str, partition: int) -> PartitionStates:
@@ -35,7 +36,7 @@ class PostgresStates:
 
     async def load_keys(self, topic: str, partition: int, keys_max: int) -> PartitionKeys | None:
         try:
-            rows = await self._pool.fetch(self._sql["states_keys"], topic, partition, keys_max)
+            rows = await self._rows.fetch(self._sql["states_keys"], topic, partition, keys_max)
         except NO_VIEWS:
             return PartitionKeys(0, ())
         except AWAY as error:
@@ -47,12 +48,23 @@ class PostgresStates:
 
     async def _load(self, query: str, *arguments: object) -> PartitionStates:
         try:
-            rows = await self._pool.fetch(query, *arguments)
+            rows = await self._rows.fetch(query, *arguments)
         except NO_VIEWS:
             return NOTHING_STORED
         except AWAY as error:
             raise StatesUnavailableError(f"the stored states cannot be read: {error!r}") from error
         return _partition_states(rows)
+
+
+class TenantStates:
+    """Implements `ThreadStates` as the tenant's reader; what is asked for at a time belongs to one tenant."""
+
+    def __init__(self, pool: TenantPool) -> None:
+        self._pool = pool
+
+    async def load_threads(self, topic: str, partition: int, keys: Sequence[ThreadKey]) -> PartitionStates:
+        [tenant] = {key.tenant for key in keys}
+        return await PostgresStates(OfTenant(self._pool, tenant)).load_threads(topic, partition, keys)
 
 
 def _partition_states(rows: Iterable[asyncpg.Record]) -> PartitionStates:

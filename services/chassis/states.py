@@ -23,14 +23,16 @@ class PartitionStates(NamedTuple):
     states: Mapping[ThreadKey, ThreadState]
 
 
-class StateStore(Protocol):
+class ThreadStates(Protocol):
+    async def load_threads(self, topic: str, partition: int, keys: Sequence[ThreadKey]) -> PartitionStates:
+        """Position, and the states of those of the keys that have a row. Raises StatesUnavailableError."""
+
+
+class StateStore(ThreadStates, Protocol):
     async def load_active(self, topic: str, partition: int) -> PartitionStates:
         """Position and the states of active threads. Position 0 and nothing where there is no live generation, or one
         of another fold version: the partition is then read from its beginning.
         """
-
-    async def load_threads(self, topic: str, partition: int, keys: Sequence[ThreadKey]) -> PartitionStates:
-        """Position, and the states of those of the keys that have a row. Raises StatesUnavailableError."""
 
 
 class PartitionKeys(NamedTuple):

@@ -22,15 +22,17 @@ from services.chassis.kafka_groups import kafka_groups
 from services.chassis.lifecycle import Lifecycle, run_service
 from services.chassis.log import Log
 from services.chassis.pacing import Pace
-from services.chassis.postgres_states import PostgresStates
+from services.chassis.postgres_states import TenantStates
 from services.chassis.service import surroundings
 from services.chassis.sql_files import SqlFiles
 from services.chassis.telemetry import configure_logging
+from services.chassis.tenancy import TenantPool
 from services.ingest.accept import AcceptLimits
 from services.ingest.api_keys import PostgresKeys
 from services.ingest.app import create_app
 from services.ingest.auth import Authenticator, DevAuthenticator, KeyAuthenticator
 from services.ingest.commands import CommandLimits, Commands, EarlierCommands
+from services.ingest.database import Database
 from services.ingest.dependencies import Dependencies
 from services.ingest.existence import KnownThreads, ThreadRows
 from services.ingest.history import PostgresHistory
@@ -42,7 +44,7 @@ from services.ingest.reads import Reads
 from services.ingest.refusals import Refusals, Standings
 from services.ingest.settings import IngestSettings, UnsafeSettingsError, require_safe
 from services.ingest.tools import Tools
-from services.ingest.views import CommandViews, Database
+from services.ingest.views import CommandViews
 
 SERVICE = "ingest"
 BACKLOG = 2_048
@@ -104,7 +106,8 @@ def wire(
     settings: IngestSettings, log: Log, pool: asyncpg.Pool, clock: Clock, metrics: IngestMetrics, partitions: int
 ) -> Dependencies:
     sql = SqlFiles(Path(__file__).with_name("sql"))
-    database = Database(pool, settings.ingest_query_timeout_seconds)
+    tenants = TenantPool(pool)
+    database = Database(tenants, settings.ingest_query_timeout_seconds)
     views = CommandViews(database, sql, settings.ingest_position_poll_ms / 1000)
     pace = Pace(settings.kafka_busy_threads, settings.kafka_busy_pause_ms / 1000)
     reports = QuarantineReports(
@@ -112,8 +115,8 @@ def wire(
     )
     watches = Watches(
         log,
-        PostgresStates(pool),
-        PostgresHistory(pool),
+        TenantStates(tenants),
+        PostgresHistory(tenants),
         LiveLimits.of(settings),
         pace=pace,
         on_quarantine=reports.hear,

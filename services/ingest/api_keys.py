@@ -9,7 +9,7 @@ import asyncpg
 from schemas.errors import ThreadlogError
 from schemas.ids import is_name
 from services.ingest.auth import SCOPES, SUBJECT, StoredKey
-from services.ingest.views import Database
+from services.ingest.database import Database
 
 _ID_BYTES = 8
 _SECRET_BYTES = 32
@@ -27,7 +27,7 @@ class PostgresKeys:
         self._sql = sql
 
     async def find(self, key_id: str) -> StoredKey | None:
-        rows = await self._database.fetch(self._sql["api_key"], key_id)
+        rows = await self._database.fetch_as_service(self._sql["api_key"], key_id)
         if not rows:
             return None
         row = rows[0]

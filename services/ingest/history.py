@@ -9,6 +9,7 @@ import asyncpg
 from schemas.ids import ThreadKey
 from services.chassis.postgres import AWAY, NO_VIEWS
 from services.chassis.states import StatesUnavailableError
+from services.chassis.tenancy import TenantPool
 from services.ingest.frames import FoldedRecord
 
 SEQ_MAX: Final = 2**53 - 1
@@ -39,7 +40,7 @@ class History(Protocol):
 class PostgresHistory:
     """Implements `History`."""
 
-    def __init__(self, pool: asyncpg.Pool, page_bytes_max: int = PAGE_BYTES_MAX) -> None:
+    def __init__(self, pool: TenantPool, page_bytes_max: int = PAGE_BYTES_MAX) -> None:
         self._pool = pool
         self._bytes_max = page_bytes_max
         sql = Path(__file__).with_name("sql")
@@ -47,22 +48,22 @@ class PostgresHistory:
         self._at = (sql / "event_at.sql").read_text()
 
     async def page(self, key: ThreadKey, after: int, through: int, limit: int) -> list[FoldedRecord]:
-        rows = await self._fetch(self._page, *key, after, through, False, limit, self._bytes_max)
+        rows = await self._fetch(key, self._page, after, through, False, limit, self._bytes_max)
         return [_record(row) for row in rows]
 
     async def page_of(self, key: ThreadKey, after: int, limit: int, *, applied_only: bool) -> EventPage:
-        rows = await self._fetch(self._page, *key, after, SEQ_MAX, applied_only, limit + 1, self._bytes_max)
+        rows = await self._fetch(key, self._page, after, SEQ_MAX, applied_only, limit + 1, self._bytes_max)
         records = [_record(row) for row in rows[:limit]]
         is_end = not rows or len(records) == rows[0]["found"]
         return EventPage(records, records[-1].seq if records else after, is_end)
 
     async def at(self, key: ThreadKey, partition: int, offset: int) -> FoldedRecord | None:
-        rows = await self._fetch(self._at, *key, partition, offset)
+        rows = await self._fetch(key, self._at, partition, offset)
         return _record(rows[0]) if rows else None
 
-    async def _fetch(self, query: str, *arguments: object) -> Sequence[asyncpg.Record]:
+    async def _fetch(self, key: ThreadKey, query: str, *arguments: object) -> Sequence[asyncpg.Record]:
         try:
-            return await self._pool.fetch(query, *arguments)
+            return await self._pool.fetch(key.tenant, query, *key, *arguments)
         except NO_VIEWS:
             return []
         except AWAY as error:

@@ -27,7 +27,7 @@ from schemas.thread import Verdict
 from schemas.topics import THREAD_EVENTS, THREAD_PROGRESS
 from services.chassis.log import Incoming, Log, LogError, Reader, TopicPartition
 from services.chassis.pacing import Pace
-from services.chassis.states import StateStore, StatesUnavailableError
+from services.chassis.states import StatesUnavailableError, ThreadStates
 from services.ingest.bounded import Bounded
 from services.ingest.frames import FoldedRecord, progress_frame
 from services.ingest.history import History
@@ -131,7 +131,7 @@ class Watches:
     def __init__(
         self,
         log_: Log,
-        states: StateStore,
+        states: ThreadStates,
         history: History,
         limits: LiveLimits | None = None,
         counts: LiveCounts | None = None,

@@ -26,12 +26,13 @@ from services.chassis.clock import Clock
 from services.chassis.groups import EXECUTOR_GROUPS, PROJECTOR_GROUP, RUNTIME_GROUP, Groups, without_owner
 from services.chassis.log import TopicPartition
 from services.ingest.answers import Answer, Time
+from services.ingest.database import Database
 from services.ingest.metrics import IngestMetrics
 from services.ingest.problems import ProblemError
 from services.ingest.quarantine_reports import QuarantineReports
 from services.ingest.settings import IngestSettings
 from services.ingest.stalled import Quiet, stall
-from services.ingest.views import Database, format_moment
+from services.ingest.views import format_moment
 
 TOPIC = THREAD_EVENTS.name
 PAGE_ROWS = 500
@@ -202,7 +203,7 @@ class Ops:
     # Sources
 
     async def _add_not_kept_up(self, look: _Look) -> None:
-        for row in await self._database.fetch(
+        for row in await self._database.fetch_as_operator(
             self._sql["ops_quarantined_threads"], TOPIC, self._limits.threads_max + 1
         ):
             since = None if row["updated_at"] is None else format_moment(row["updated_at"])
@@ -220,7 +221,9 @@ class Ops:
         before = dt.datetime.fromtimestamp((look.now_ms - self._limits.quiet.thread_ms) / 1000, dt.UTC)
         after, seen = ThreadKey(TenantId(""), ThreadId("")), 0
         while True:
-            rows = await self._database.fetch(self._sql["ops_quiet_threads"], TOPIC, before, *after, PAGE_ROWS)
+            rows = await self._database.fetch_as_operator(
+                self._sql["ops_quiet_threads"], TOPIC, before, *after, PAGE_ROWS
+            )
             for row in rows:
                 if (row["tenant"], row["thread"]) not in known and row["fold_version"] == FOLD_VERSION:
                     self._judge(look, row["tenant"], row["thread"], row["state"])

@@ -15,8 +15,9 @@ import orjson
 import pydantic_core
 
 from schemas.ids import EventId, TenantId, ThreadId, ThreadKey, is_name
+from services.ingest.database import Database
 from services.ingest.problems import BAD_CURSOR, Problem, ProblemError
-from services.ingest.views import Database, format_moment
+from services.ingest.views import format_moment
 
 OFFSET_MAX = 2**63 - 1
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
@@ -72,11 +73,11 @@ class Reads:
         self._sql = sql
 
     async def thread(self, key: ThreadKey) -> bytes | None:
-        rows = await self._database.fetch(self._sql["thread"], key.tenant, key.thread)
+        rows = await self._database.fetch(key.tenant, self._sql["thread"], key.tenant, key.thread)
         return _dump(dict(rows[0])) if rows else None
 
     async def command(self, key: ThreadKey, event_id: EventId) -> bytes | None:
-        rows = await self._database.fetch(self._sql["command"], key.tenant, key.thread, UUID(event_id))
+        rows = await self._database.fetch(key.tenant, self._sql["command"], key.tenant, key.thread, UUID(event_id))
         if not rows:
             return None
         shown = dict(rows[0])
@@ -88,6 +89,7 @@ class Reads:
         updated_after = None if chosen.updated_after_ms is None else _moment(chosen.updated_after_ms)
         labels = None if chosen.labels is None else orjson.dumps(dict(chosen.labels))
         rows = await self._database.fetch(
+            tenant,
             self._sql["page_threads"],
             tenant,
             created_at,
@@ -105,7 +107,7 @@ class Reads:
 
     async def page(self, of: List, tenant: TenantId, thread: ThreadId | None, cursor: str | None, limit: int) -> Page:
         after = of.start if cursor is None else decode_cursor(cursor, tuple(type(part) for part in of.start))
-        rows = await self._database.fetch(self._sql[of.query], tenant, thread, *after, limit + 1)
+        rows = await self._database.fetch(tenant, self._sql[of.query], tenant, thread, *after, limit + 1)
         if len(rows) <= limit:
             return Page(rows, None)
         last = rows[limit - 1]

@@ -10,36 +10,14 @@ import orjson
 
 from schemas.ids import DataHash, EventId, ThreadKey
 from schemas.topics import THREAD_EVENTS
-from services.chassis.postgres import AWAY, NO_VIEWS
 from services.ingest.accept import CallFacts, Stored
 from services.ingest.commands import FoundCommands
+from services.ingest.database import Database
 from services.ingest.existence import ThreadRow
-from services.ingest.problems import BAD_CURSOR, VIEWS_UNAVAILABLE, Problem, ProblemError
+from services.ingest.problems import BAD_CURSOR, Problem, ProblemError
 from services.ingest.refusals import CallStanding, Decided, InputStanding
 
 TOPIC = THREAD_EVENTS.name
-
-
-class Database:
-    """The pool, with its errors as problems."""
-
-    def __init__(self, pool: asyncpg.Pool, timeout_seconds: float) -> None:
-        self._pool = pool
-        self._timeout_seconds = timeout_seconds
-
-    async def fetch(self, query: str, *arguments: object) -> list[asyncpg.Record]:
-        """Raises ProblemError (views-unavailable)."""
-        try:
-            async with asyncio.timeout(self._timeout_seconds):
-                return await self._pool.fetch(query, *arguments)
-        except NO_VIEWS:
-            raise ProblemError(
-                Problem(VIEWS_UNAVAILABLE, "There are no views yet; the projector makes them when it starts.")
-            ) from None
-        except AWAY as error:
-            raise ProblemError(
-                Problem(VIEWS_UNAVAILABLE, f"The database cannot be asked: {type(error).__name__}.")
-            ) from error
 
 
 def format_moment(moment: dt.datetime) -> str:
@@ -76,7 +54,7 @@ class Positions:
         async with self._asking:
             if self._looks > seen:
                 return  # another one has asked since
-            rows = await self._database.fetch(self._query, TOPIC)
+            rows = await self._database.fetch_as_service(self._query, TOPIC)
             self._next_offsets = {row["partition"]: row["next_offset"] for row in rows}
             self._looks += 1
 
@@ -108,13 +86,15 @@ class CommandViews:
         return True
 
     async def thread_row(self, key: ThreadKey, partition: int) -> ThreadRow:
-        [row] = await self._database.fetch(self._sql["thread_row"], key.tenant, key.thread, TOPIC, partition)
+        [row] = await self._database.fetch(
+            key.tenant, self._sql["thread_row"], key.tenant, key.thread, TOPIC, partition
+        )
         return ThreadRow(row["next_offset"], row["offset"], row["exists"], row["queued"], row["seq"], row["is_closing"])
 
     async def find(self, key: ThreadKey, partition: int, ids: Sequence[EventId]) -> FoundCommands:
         wanted = [UUID(event_id) for event_id in ids]
         query = self._sql["earlier_commands"]
-        rows = await self._database.fetch(query, key.tenant, key.thread, TOPIC, partition, wanted)
+        rows = await self._database.fetch(key.tenant, query, key.tenant, key.thread, TOPIC, partition, wanted)
         first = {EventId(str(row["id"])): _stored(row) for row in rows if row["id"] is not None}
         return FoundCommands(first, None if rows[0]["has_row"] else rows[0]["next_offset"])
 
@@ -126,17 +106,17 @@ class CommandViews:
         return (await self.find(key, partition, [event_id])).first.get(event_id)
 
     async def call_facts(self, key: ThreadKey, call: str) -> CallFacts | None:
-        rows = await self._database.fetch(self._sql["call_facts"], key.tenant, key.thread, call)
+        rows = await self._database.fetch(key.tenant, self._sql["call_facts"], key.tenant, key.thread, call)
         if not rows:
             return None
         return CallFacts(*rows[0])
 
     async def call_standing(self, key: ThreadKey, call: str) -> CallStanding | None:
-        rows = await self._database.fetch(self._sql["call_standing"], key.tenant, key.thread, call)
+        rows = await self._database.fetch(key.tenant, self._sql["call_standing"], key.tenant, key.thread, call)
         return _call_standing(rows[0]) if rows else None
 
     async def input_standing(self, key: ThreadKey, input_id: str) -> InputStanding | None:
-        rows = await self._database.fetch(self._sql["input_standing"], key.tenant, key.thread, input_id)
+        rows = await self._database.fetch(key.tenant, self._sql["input_standing"], key.tenant, key.thread, input_id)
         return InputStanding(input_id, *rows[0]) if rows else None
 
 

@@ -32,8 +32,8 @@ ADVISORY_LOCK: Final = 0x7669_6577_73  # "views"
 FOLDER: Final = Path(__file__).parent
 
 TABLES: Final = (
-    *("thread_states", "positions", "threads", "turns", "steps", "tool_calls", "items", "usage", "events"),
-    "dead_letters",
+    *("thread_states", "positions", "threads", "turns", "steps", "tool_calls", "items", "plans", "tasks"),
+    *("artifacts", "usage", "events", "dead_letters"),
 )
 VIEWS: Final = (*TABLES, "approvals", "unknown_calls")
 """In the order in which a swap re-points them."""
@@ -41,7 +41,7 @@ VIEWS: Final = (*TABLES, "approvals", "unknown_calls")
 NewStatus = Literal["building", "scratch"]
 """A scratch generation never becomes live: whoever made it compares with it and drops it."""
 
-_CHECKSUM: Final = "coalesce(sum(hashtextextended(r::text, 0)::numeric), 0)::text as checksum"
+CHECKSUM: Final = "coalesce(sum(hashtextextended(r::text, 0)::numeric), 0)::text as checksum"
 
 logger = structlog.get_logger()
 
@@ -72,8 +72,13 @@ async def live_generation(connection: asyncpg.Connection) -> Generation | None:
     if row is None:
         return None
     generation = Generation(*row)
-    is_there = await connection.fetchval("select to_regclass($1) is not null", f"{generation.schema}.positions")
-    return generation if is_there else None
+    return generation if await is_there(connection, generation) else None
+
+
+async def is_there(connection: asyncpg.Connection, generation: Generation) -> bool:
+    """Whether its schema was not dropped by hand."""
+    found: bool = await connection.fetchval("select to_regclass($1) is not null", f"{generation.schema}.positions")
+    return found
 
 
 async def ensure_live(dsn: str, settings: ProjectorSettings, cluster_id: str) -> Generation:
@@ -90,6 +95,11 @@ async def ensure_live(dsn: str, settings: ProjectorSettings, cluster_id: str) ->
     return live
 
 
+def fits(generation: Generation) -> bool:
+    """Whether this software writes such rows."""
+    return (generation.fold_version, generation.projection_version) == (FOLD_VERSION, PROJECTION_VERSION)
+
+
 def check_generation(generation: Generation, cluster_id: str) -> None:
     if (generation.cluster_id, generation.topic) != (cluster_id, THREAD_EVENTS.name):
         raise OtherLogError(
@@ -97,7 +107,7 @@ def check_generation(generation: Generation, cluster_id: str) -> None:
             f"{THREAD_EVENTS.name} of {cluster_id}. Connect to that cluster, or use another database, or run "
             "`threadlog rebuild` to build the views from this log."
         )
-    if (generation.fold_version, generation.projection_version) != (FOLD_VERSION, PROJECTION_VERSION):
+    if not fits(generation):
         raise OtherVersionError(
             f"the live views are of fold {generation.fold_version} and projection {generation.projection_version}, "
             f"this version of threadlog has {FOLD_VERSION} and {PROJECTION_VERSION}. Run `threadlog rebuild` with the "
@@ -118,6 +128,7 @@ async def create_generation(
     await connection.execute(f"create schema {generation.schema}")
     await connection.execute(f"set local search_path to {generation.schema}")
     await connection.execute(_sql()["generation"])
+    await connection.execute(_sql()["policies"])
     await connection.execute("set local search_path to default")
     return generation
 
@@ -126,13 +137,14 @@ async def make_live(connection: asyncpg.Connection, generation: Generation, old:
     """Re-point the views. In the caller's transaction."""
     for name in VIEWS:
         source = "tool_calls_with_results" if name == "tool_calls" else name
-        definition = f"view views.{name} as select * from {generation.schema}.{source}"  # noqa: S608
+        definition = f"view views.{name} with (security_invoker = true) as select * from {generation.schema}.{source}"  # noqa: S608
         try:
             async with connection.transaction():
                 await connection.execute(f"create or replace {definition}")
         except asyncpg.InvalidTableDefinitionError:  # other columns: what depends on the old ones has to know
             await connection.execute(f"drop view views.{name}")
             await connection.execute(f"create {definition}")
+    await connection.execute(_sql()["grants_of_views"])
     if old is not None:
         await connection.execute(_sql()["set_generation_status"], old.number, "old")
     await connection.execute(_sql()["set_generation_status"], generation.number, "live")
@@ -168,12 +180,16 @@ async def view_checksums(connection: asyncpg.Connection | asyncpg.Pool, schema: 
     """
     checksums = {}
     for name in TABLES:
-        columns = 'topic, "partition", next_offset, cluster_id' if name == "positions" else "*"
-        query = f"select count(*) as rows, {_CHECKSUM} from (select {columns} from {schema}.{name}) as r"  # noqa: S608
+        query = f"select count(*) as rows, {CHECKSUM} from (select {checksum_columns(name)} from {schema}.{name}) as r"  # noqa: S608
         row = await connection.fetchrow(query)
         assert row is not None
         checksums[name] = (row["rows"], row["checksum"])
     return checksums
+
+
+def checksum_columns(view: str) -> str:
+    """Those that the log determines."""
+    return 'topic, "partition", next_offset, cluster_id' if view == "positions" else "*"
 
 
 async def _first(connection: asyncpg.Connection, cluster_id: str) -> Generation:

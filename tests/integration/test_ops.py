@@ -20,14 +20,15 @@ from services.chassis.log import LogUnavailableError, TopicPartition
 from services.chassis.postgres import open_pool
 from services.chassis.settings import Settings
 from services.chassis.sql_files import SqlFiles
+from services.chassis.tenancy import TenantPool
 from services.chassis.topic_admin import TopicSpec
 from services.cli.embedded import embedded_broker
 from services.ingest import ops as ingest_ops
+from services.ingest.database import Database
 from services.ingest.metrics import IngestMetrics
 from services.ingest.ops import Ops, OpsLimits
 from services.ingest.quarantine_reports import QuarantineReports
 from services.ingest.stalled import Quiet
-from services.ingest.views import Database
 from services.projector.generations import migrate
 from services.projector.projections import batch as projections
 from tests.support.deciding import idle, in_turn, with_calls
@@ -92,7 +93,7 @@ async def test_quiet_and_quarantined_threads_are_found_in_the_views(
             await world.all_shown()
         progress = SimulatedBroker({THREAD_PROGRESS.name: PARTITIONS}, SystemClock()).connect("ingest")
         ops = Ops(
-            database=Database(pool, 5),
+            database=Database(TenantPool(pool), 5),
             sql=SqlFiles(Path("services/ingest/sql")),
             reports=QuarantineReports(progress, PARTITIONS, 10, 30_000),
             groups=no_groups,

@@ -89,7 +89,7 @@ async def test_every_statement_is_one_that_the_database_knows(database: str) -> 
     connection = await connect(database, settings, generation.schema)
     try:
         for path in sorted((FOLDER / "sql").glob("*.sql")):
-            if path.stem != "generation":
+            if path.stem not in {"generation", "policies", "grants_of_views"}:
                 await connection.prepare(path.read_text())
     finally:
         await connection.close()

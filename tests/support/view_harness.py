@@ -20,9 +20,11 @@ from services.chassis.postgres import open_pool
 from services.chassis.postgres_states import PostgresStates
 from services.chassis.sql_files import SqlFiles
 from services.chassis.states import KeyStore, StateStore
+from services.chassis.tenancy import TenantPool
 from services.ingest import views as ingest_views
 from services.ingest.accept import CallFacts
 from services.ingest.commands import EarlierCommands
+from services.ingest.database import Database
 from services.ingest.existence import ThreadRows
 from services.ingest.frames import FoldedRecord, fact_json, folded_record
 from services.ingest.history import PAGE_BYTES_MAX, History, PostgresHistory
@@ -134,7 +136,7 @@ class InPostgres:
     pool: asyncpg.Pool
 
     def __post_init__(self) -> None:
-        database = ingest_views.Database(self.pool, SECONDS_MAX)
+        database = Database(TenantPool(self.pool), SECONDS_MAX)
         self.stores = _StoresToClose(self.dsn)
         self.states: States = PostgresStates(self.pool)
         self.transcripts: TranscriptStore = PostgresTranscripts(self.pool, _sql_beside(transcripts.__file__))
@@ -142,7 +144,7 @@ class InPostgres:
         self.commands: CommandViews = ingest_views.CommandViews(database, sql, poll_seconds=0.02)
 
     def history(self, page_bytes_max: int = PAGE_BYTES_MAX) -> History:
-        return PostgresHistory(self.pool, page_bytes_max)
+        return PostgresHistory(TenantPool(self.pool), page_bytes_max)
 
     async def drop(self) -> None:
         await drop_views(self.dsn, ProjectorSettings())

@@ -17,6 +17,7 @@ from services.chassis.groups import PROJECTOR_GROUP, RUNTIME_GROUP, GroupMembers
 from services.chassis.log import LogUnavailableError, Outgoing, TopicPartition
 from services.chassis.states import StateStore
 from services.ingest.auth import Principal, Scope
+from services.ingest.database import Database
 from services.ingest.history import History
 from services.ingest.live import Watches
 from services.ingest.metrics import IngestMetrics
@@ -24,7 +25,6 @@ from services.ingest.ops import TOPIC, Ops, OpsLimits
 from services.ingest.problems import VIEWS_UNAVAILABLE, Problem, ProblemError
 from services.ingest.quarantine_reports import QuarantineReports
 from services.ingest.stalled import Quiet
-from services.ingest.views import Database
 from tests.support.deciding import in_turn
 from tests.support.simulated_log import SimulatedBroker
 from tests.support.virtual_tests import in_virtual_time
@@ -48,7 +48,7 @@ class FakeDatabase:
         self.is_away = False
         self.asked = 0
 
-    async def fetch(self, query: str, *arguments: Any) -> list[dict[str, Any]]:
+    async def fetch_as_operator(self, query: str, *arguments: Any) -> list[dict[str, Any]]:
         self.asked += 1
         if self.is_away:
             raise ProblemError(Problem(VIEWS_UNAVAILABLE, "The database cannot be asked: OSError."))

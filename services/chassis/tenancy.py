@@ -1,0 +1,86 @@
+"""Reads that see one tenant's rows, by the database's own rules.
+
+Each is a short transaction that takes the reading role on and says which tenant it reads for; both are over with the
+transaction, so a connection goes back to its pool as nobody in particular. A statement that forgets its tenant gets
+this tenant's rows all the same, one that names another gets none.
+"""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final, Protocol
+
+import asyncpg
+
+from schemas.ids import is_name
+from services.chassis.roles import OPERATOR, READER
+
+TRIES: Final = 2
+"""The views may point at another generation than when a connection prepared its statement. It then prepares it anew."""
+
+AS_OPERATOR: Final = f"begin read only; set local role {OPERATOR}"
+
+
+class Rows(Protocol):
+    async def fetch(self, query: str, *arguments: object) -> list[asyncpg.Record]: ...
+
+
+class TenantPool:
+    """All raise what asyncpg does."""
+
+    def __init__(self, pool: asyncpg.Pool) -> None:
+        self._pool = pool
+
+    async def fetch(self, tenant: str, query: str, *arguments: object) -> list[asyncpg.Record]:
+        return await self._fetch(as_reader(tenant), query, arguments)
+
+    async def fetch_as_operator(self, query: str, *arguments: object) -> list[asyncpg.Record]:
+        return await self._fetch(AS_OPERATOR, query, arguments)
+
+    async def fetch_as_service(self, query: str, *arguments: object) -> list[asyncpg.Record]:
+        """For what belongs to no tenant, in one round trip."""
+        return await self._pool.fetch(query, *arguments)
+
+    @asynccontextmanager
+    async def reading(self, tenant: str) -> AsyncIterator[Rows]:
+        """Several statements for a tenant, in one transaction and one snapshot."""
+        begin = as_reader(tenant).replace("begin", "begin isolation level repeatable read", 1)
+        async with self._pool.acquire() as connection, _transaction(connection, begin):
+            yield connection
+
+    async def _fetch(self, begin: str, query: str, arguments: tuple[object, ...]) -> list[asyncpg.Record]:
+        for _ in range(TRIES - 1):
+            try:
+                return await self._try(begin, query, arguments)
+            except asyncpg.InvalidCachedStatementError:
+                continue
+        return await self._try(begin, query, arguments)
+
+    async def _try(self, begin: str, query: str, arguments: tuple[object, ...]) -> list[asyncpg.Record]:
+        async with self._pool.acquire() as connection, _transaction(connection, begin):
+            return await connection.fetch(query, *arguments)
+
+
+class OfTenant:
+    """`Rows` of one tenant."""
+
+    def __init__(self, pool: TenantPool, tenant: str) -> None:
+        self._pool = pool
+        self._tenant = tenant
+
+    async def fetch(self, query: str, *arguments: object) -> list[asyncpg.Record]:
+        return await self._pool.fetch(self._tenant, query, *arguments)
+
+
+def as_reader(tenant: str) -> str:
+    """Begins a transaction, in one round trip. Names of tenants hold no quotes and no backslashes."""
+    if not is_name(tenant):
+        raise ValueError(f"{tenant!r} cannot name a tenant")
+    return f"begin read only; set local role {READER}; set local app.tenant_id = '{tenant}'"
+
+
+@asynccontextmanager
+async def _transaction(connection: asyncpg.pool.PoolConnectionProxy, begin: str) -> AsyncIterator[None]:
+    """Without asyncpg's own, which would take a round trip more. What fails is rolled back by the pool."""
+    await connection.execute(begin)
+    yield
+    await connection.execute("commit")

@@ -1,0 +1,60 @@
+"""What ingest asks of Postgres: as a tenant's reader, as the operators' reader, or as the service itself."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+
+import asyncpg
+
+from services.chassis.postgres import AWAY, NO_VIEWS
+from services.chassis.tenancy import Rows, TenantPool
+from services.ingest.problems import VIEWS_UNAVAILABLE, Problem, ProblemError
+
+
+class Database:
+    """All raise ProblemError (views-unavailable). A statement reads what belongs to tenants by `fetch`, and names the
+    tenant too: the database's policies are there for the day it does not.
+    """
+
+    def __init__(self, pool: TenantPool, timeout_seconds: float) -> None:
+        self._pool = pool
+        self._timeout_seconds = timeout_seconds
+
+    async def fetch(self, tenant: str, query: str, *arguments: object) -> list[asyncpg.Record]:
+        """Sees that tenant's rows alone."""
+        with _as_problems():
+            async with asyncio.timeout(self._timeout_seconds):
+                return await self._pool.fetch(tenant, query, *arguments)
+
+    @asynccontextmanager
+    async def reading(self, tenant: str) -> AsyncIterator[Rows]:
+        """Several statements for a tenant, in one snapshot."""
+        with _as_problems():
+            async with asyncio.timeout(self._timeout_seconds), self._pool.reading(tenant) as rows:
+                yield rows
+
+    async def fetch_as_operator(self, query: str, *arguments: object) -> list[asyncpg.Record]:
+        """Sees the rows of all tenants: for the routes of operators, and for nobody else."""
+        with _as_problems():
+            async with asyncio.timeout(self._timeout_seconds):
+                return await self._pool.fetch_as_operator(query, *arguments)
+
+    async def fetch_as_service(self, query: str, *arguments: object) -> list[asyncpg.Record]:
+        """Sees what belongs to no tenant, and API keys."""
+        with _as_problems():
+            async with asyncio.timeout(self._timeout_seconds):
+                return await self._pool.fetch_as_service(query, *arguments)
+
+
+@contextmanager
+def _as_problems() -> Iterator[None]:
+    try:
+        yield
+    except NO_VIEWS:
+        raise ProblemError(
+            Problem(VIEWS_UNAVAILABLE, "There are no views yet; the projector makes them when it starts.")
+        ) from None
+    except AWAY as error:
+        raise ProblemError(
+            Problem(VIEWS_UNAVAILABLE, f"The database cannot be asked: {type(error).__name__}.")
+        ) from error

@@ -1,0 +1,12 @@
+-- Runs with every migration: who may look keys up, and who may make and revoke them.
+alter table ingest.api_keys enable row level security;
+alter table ingest.api_keys force row level security;
+
+drop policy if exists of_whoever_knocks on ingest.api_keys;
+create policy of_whoever_knocks on ingest.api_keys for select to threadlog_ingest using (true);
+drop policy if exists of_who_makes_them on ingest.api_keys;
+create policy of_who_makes_them on ingest.api_keys to threadlog_keys using (true) with check (true);
+
+grant usage on schema ingest to threadlog_ingest, threadlog_keys;
+grant select on ingest.api_keys to threadlog_ingest;
+grant select (id, revoked_at), insert, update (revoked_at) on ingest.api_keys to threadlog_keys;
