@@ -23,6 +23,7 @@ from typing import Final, NamedTuple
 import structlog
 
 from schemas.codec import Record, Unreadable, decode
+from schemas.events import BY_KIND
 from schemas.ids import ThreadKey
 from services.chassis.clock import Clock
 from services.chassis.log import Incoming
@@ -36,6 +37,9 @@ from services.projector.store import Claim, GenerationStore, Span
 
 RECORDS_PER_TURN_OF_THE_LOOP: Final = 64
 """Folding gives way to the task that writes after so many."""
+
+OTHER_KIND: Final = "other"
+"""In the metrics, for kinds that this release does not know: there may be any number of them."""
 
 logger = structlog.get_logger()
 
@@ -198,9 +202,13 @@ class Applier:
             else:
                 known[key] = kept
         if missing:
-            known |= await again_while_away(lambda: self.store.load(missing), self._settings, self._metrics)
+            known |= await again_while_away(lambda: self._load_once(missing), self._settings, self._metrics)
             self._metrics.states_loaded.inc(len(missing))
         return known
+
+    async def _load_once(self, keys: Sequence[ThreadKey]) -> dict[ThreadKey, Kept]:
+        with self._metrics.load_seconds.time():
+            return await self.store.load(keys)
 
     # Writing
 
@@ -225,11 +233,12 @@ class Applier:
                 if len(part.items) > 1:
                     parts.extend(_halves(part))
                 else:
-                    await self._set_aside(part, str(error))
+                    await self._set_aside(part, error)
 
-    async def _set_aside(self, part: _Chunk, error: str) -> None:
+    async def _set_aside(self, part: _Chunk, error: RowRefusedError) -> None:
         incoming = part.items[0].incoming
-        refused = Refused(incoming.partition, incoming.offset, f"the database refuses a row of it: {error}")
+        reason = f"the database refuses a row of it: {error}"
+        refused = Refused(incoming.partition, incoming.offset, reason, error.fault)
         await self._commit(await self._fold(part.items, refused), part)
         self._metrics.quarantined.inc()
         logger.error("thread_quarantined", key=incoming.key, partition=incoming.partition, offset=incoming.offset)
@@ -259,11 +268,12 @@ class Applier:
     def _count(self, batch: Batch, decoded: Sequence[_Decoded]) -> None:
         metrics = self._metrics
         metrics.batch_records.observe(len(decoded))
-        for effect, count in batch.effects.items():
-            metrics.records.labels(effect).inc(count)
-        metrics.dead_letters.inc(len(batch.dead))
-        if decoded:
-            metrics.delay_seconds.set((self._clock.now_ms() - decoded[-1].incoming.timestamp_ms) / 1000)
+        for (effect, kind), count in batch.effects.items():
+            metrics.records.labels(effect, kind if kind in BY_KIND else OTHER_KIND).inc(count)
+        for letter in batch.dead:
+            metrics.dead_letters.labels(letter.fault).inc()
+        now_ms = self._clock.now_ms()
+        metrics.delay_seconds.observe([max(0, now_ms - incoming.timestamp_ms) / 1000 for incoming, _ in decoded])
 
 
 def _take(position: _Position | None, offset: int) -> bool:

@@ -5,13 +5,15 @@ ProjectorError              retriable = False
 ├── FenceError              a partition has another owner, or is not where its rows begin
 ├── GenerationGoneError     the schema is not there any more: swapped and dropped, or dropped by hand
 ├── StoreAwayError          retriable: the database does not answer, or cannot write now
-└── OtherLogError           the views were built from another log: never mixed, a person decides
+├── OtherLogError           the views were built from another log: never mixed, a person decides
+├── RebuildError            a generation cannot take over; the live one is as it was
+└── BusyError               somebody else makes, swaps or removes generations of this database
 """
 
 from collections.abc import Mapping
 from typing import ClassVar, Final, NamedTuple
 
-from schemas.errors import ThreadlogError
+from schemas.errors import Fault, ThreadlogError
 
 
 class StoredPosition(NamedTuple):
@@ -29,7 +31,9 @@ class ProjectorError(ThreadlogError):
 
 
 class RowRefusedError(ProjectorError):
-    pass
+    def __init__(self, reason: str, fault: Fault = "row_refused") -> None:
+        super().__init__(reason)
+        self.fault: Fault = fault
 
 
 class FenceError(ProjectorError):
@@ -50,4 +54,12 @@ class StoreAwayError(ProjectorError):
 
 
 class OtherLogError(ProjectorError):
+    pass
+
+
+class BusyError(ProjectorError):
+    pass
+
+
+class RebuildError(ProjectorError):
     pass

@@ -1,47 +1,107 @@
+"""Everything that the projector counts. A rebuild counts its own in a registry of its own."""
+
 from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from schemas.errors import FAULTS
+from services.chassis.bulk_histogram import BulkHistogram
+from services.chassis.metrics import DATABASE_SECONDS
+
+BATCH_RECORDS = (1, 10, 30, 100, 300, 1_000, 3_000, 10_000)
+DELAY_SECONDS = (0.01, 0.02, 0.04, 0.08, 0.15, 0.2, 0.3, 0.6, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1_800.0, 7_200.0)
+
 
 @dataclass(frozen=True, slots=True)
 class ProjectorMetrics:
-    """All metrics of the projector."""
-
     records: Counter
-    """Records whose rows are committed, by what they came to."""
     batch_records: Histogram
     write_seconds: Histogram
-    """One batch's transaction, retries left out."""
+    load_seconds: Histogram
     retries: Counter
-    """Tries that the database did not take."""
     fenced: Counter
-    """Batches given up because their partitions had another owner or position."""
     dead_letters: Counter
     dead_letters_unpublished: Counter
-    """In the table only: their topic refused them."""
     quarantined: Counter
-    """Threads set aside because the database refused a row."""
     lag_records: Gauge
-    """Records of the assigned partitions that are not in the views, as of the last look."""
-    delay_seconds: Gauge
-    """From a record's time to its commit, the last of the last batch."""
+    lag_seconds: Gauge
+    delay_seconds: BulkHistogram
     generation: Gauge
     states_loaded: Counter
 
     @classmethod
     def register(cls, registry: CollectorRegistry) -> "ProjectorMetrics":
-        sizes = (1, 10, 30, 100, 300, 1_000, 3_000, 10_000)
-        return cls(
-            Counter("threadlog_projector_records", "Records projected", ["effect"], registry=registry),
-            Histogram("threadlog_projector_batch_records", "Records per commit", buckets=sizes, registry=registry),
-            Histogram("threadlog_projector_write_seconds", "Seconds of a batch's transaction", registry=registry),
-            Counter("threadlog_projector_retries", "Writes tried again", registry=registry),
-            Counter("threadlog_projector_fenced", "Batches given up at the fence", registry=registry),
-            Counter("threadlog_projector_dead_letters", "Records that cannot be read or stored", registry=registry),
-            Counter("threadlog_projector_dead_letters_unpublished", "Not on their topic", registry=registry),
-            Counter("threadlog_projector_quarantined_threads", "Threads set aside", registry=registry),
-            Gauge("threadlog_projector_lag_records", "Records that are not in the views", registry=registry),
-            Gauge("threadlog_projector_delay_seconds", "From a record's time to its commit", registry=registry),
-            Gauge("threadlog_projector_generation", "Number of the live generation", registry=registry),
-            Counter("threadlog_projector_states_loaded", "States read from the database", registry=registry),
+        made = cls(
+            records=Counter(
+                "threadlog_projector_records",
+                "Records whose rows are committed, by what the fold made of them and their kind.",
+                ["effect", "kind"],
+                registry=registry,
+            ),
+            batch_records=Histogram(
+                "threadlog_projector_batch_records", "Records per commit.", buckets=BATCH_RECORDS, registry=registry
+            ),
+            write_seconds=Histogram(
+                "threadlog_projector_write_seconds",
+                "Seconds of a batch's transaction, each try on its own.",
+                buckets=DATABASE_SECONDS,
+                registry=registry,
+            ),
+            load_seconds=Histogram(
+                "threadlog_projector_load_seconds",
+                "Seconds of reading the states of a batch's threads that are not in memory.",
+                buckets=DATABASE_SECONDS,
+                registry=registry,
+            ),
+            retries=Counter(
+                "threadlog_projector_retries",
+                "Tries that the database did not take: it is away, or cannot write now.",
+                registry=registry,
+            ),
+            fenced=Counter(
+                "threadlog_projector_fenced",
+                "Starts from what is stored, because partitions had another owner, another position or no tables.",
+                registry=registry,
+            ),
+            dead_letters=Counter(
+                "threadlog_projector_dead_letters",
+                "Records that cannot be read or stored, by what is wrong with them.",
+                ["fault"],
+                registry=registry,
+            ),
+            dead_letters_unpublished=Counter(
+                "threadlog_projector_dead_letters_unpublished",
+                "Dead letters that are in the table alone, because their topic refused them.",
+                registry=registry,
+            ),
+            quarantined=Counter(
+                "threadlog_projector_quarantined_threads",
+                "Threads set aside, because the database refused a row of theirs.",
+                registry=registry,
+            ),
+            lag_records=Gauge(
+                "threadlog_projector_lag_records",
+                "Records of the partitions held here that are not in the views, as of the last look.",
+                registry=registry,
+            ),
+            lag_seconds=Gauge(
+                "threadlog_projector_lag_seconds",
+                "How long ago the log ended where the views are now, for the partition that is furthest behind.",
+                registry=registry,
+            ),
+            delay_seconds=BulkHistogram(
+                "threadlog_projector_delay_seconds",
+                "From a record's time on the log to the commit of its rows.",
+                DELAY_SECONDS,
+                registry,
+            ),
+            generation=Gauge(
+                "threadlog_projector_generation", "Number of the generation that is written here.", registry=registry
+            ),
+            states_loaded=Counter(
+                "threadlog_projector_states_loaded", "Thread states asked of the database.", registry=registry
+            ),
         )
+        for fault in FAULTS:
+            made.dead_letters.labels(fault)
+        return made

@@ -12,6 +12,7 @@ from typing import Final
 
 import asyncpg
 
+from schemas.errors import Fault
 from schemas.ids import TenantId, ThreadId, ThreadKey
 from schemas.state import FOLD_VERSION, load_state
 from services.chassis.sql_files import SqlFiles
@@ -143,10 +144,15 @@ class PostgresStore:
         except _GONE as error:
             raise GenerationGoneError(f"{self.generation.schema} is not there as it was: {error}") from error
         except _REFUSED as error:
-            raise RowRefusedError(type(error).__name__) from error
+            raise RowRefusedError(type(error).__name__, _fault(error)) from error
         except AWAY as error:
             await link.close()  # whatever state it is in: the next try makes a new one
             raise StoreAwayError(f"{type(error).__name__}: {error}") from error
+
+
+def _fault(error: Exception) -> Fault:
+    """Program limits are those of sizes: of a row, of an entry of an index."""
+    return "row_too_large" if isinstance(error, asyncpg.ProgramLimitExceededError) else "row_refused"
 
 
 def _columns(rows: Sequence[Sequence[object]]) -> Iterable[list[object]]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from schemas.codec import Record, Unreadable
+from schemas.errors import Fault
 from schemas.events import TurnRecovered
 from schemas.ids import ThreadKey
 from schemas.state import NOTHING, ThreadState
@@ -50,6 +51,14 @@ class Refused(NamedTuple):
     partition: int
     offset: int
     reason: str
+    fault: Fault = "row_refused"
+
+
+class _Failed(NamedTuple):
+    """Why a record cannot be shown."""
+
+    reason: str
+    fault: Fault
 
 
 @dataclass(slots=True)
@@ -71,29 +80,29 @@ class Batch:
 
     def take(self, incoming: Incoming, decoded: Record | Unreadable) -> None:
         if isinstance(decoded, Unreadable):
-            self._bury(DeadLetter(incoming, decoded.reason))
+            self._bury(DeadLetter(incoming, decoded.reason, decoded.fault))
             return
         key = decoded.key
         home = self.partition_of(key)
         if home != incoming.partition:
-            self._bury(DeadLetter(incoming, f"the key belongs to partition {home}", key))
+            self._bury(DeadLetter(incoming, f"the key belongs to partition {home}", "wrong_partition", key))
             return
         kept = self.kept.get(key) or self.known.get(key) or Kept()
         if decoded.offset <= kept.state.offset:
             return
-        applied, failure = _fold(kept.state, decoded)
+        applied, failed = _fold(kept.state, decoded)
         self.effects[applied.verdict.effect] = self.effects.get(applied.verdict.effect, 0) + 1
-        reason = failure or self._why_refused(incoming)
-        if reason is None and kept.quarantined is None:
-            reason = self._project(applied, incoming)
+        failed = failed or self._why_refused(incoming)
+        if failed is None and kept.quarantined is None:
+            failed = self._project(applied, incoming)
         seq = applied.after.seq
-        if reason is not None:
-            self._bury(DeadLetter(incoming, reason, key, seq))
+        if failed is not None:
+            self._bury(DeadLetter(incoming, failed.reason, failed.fault, key, seq))
         elif decoded.problem is not None and decoded.problem.understood:
-            self._bury(DeadLetter(incoming, decoded.problem.reason, key, seq))
+            self._bury(DeadLetter(incoming, decoded.problem.reason, decoded.problem.fault, key, seq))
         quarantined = kept.quarantined
-        if quarantined is None and reason is not None:
-            quarantined = f"seq {seq}: {reason}"
+        if quarantined is None and failed is not None:
+            quarantined = f"seq {seq}: {failed.reason}"
         if quarantined is not None:
             self.rows.events.append(bare_event_row(applied, incoming.partition))
         self.kept[key] = Kept(applied.after, quarantined, kept.is_stored)
@@ -117,15 +126,15 @@ class Batch:
         else:
             self.rows.new_threads.append(new_thread_row(key, self.partition_of(key), state))
 
-    def _project(self, applied: Applied, incoming: Incoming) -> str | None:
-        """Why the record cannot be shown, or None where its rows are added."""
+    def _project(self, applied: Applied, incoming: Incoming) -> _Failed | None:
+        """None where the record's rows are added."""
         rows = self.rows
         try:
             changes = _changes(applied) if applied.verdict.effect == "applied" else []
             used = usage_row(applied)
             event = event_row(applied, incoming.partition, incoming.value)
         except Exception as error:  # noqa: BLE001  # one record's bug must not stop its partition
-            return f"its rows cannot be made: {type(error).__name__}"
+            return _Failed(f"its rows cannot be made: {type(error).__name__}", "rows_failed")
         rows.add(changes)
         if used is not None:
             rows.usage.append(used)
@@ -133,10 +142,10 @@ class Batch:
         self.shown[applied.record.key] = applied.after
         return None
 
-    def _why_refused(self, incoming: Incoming) -> str | None:
+    def _why_refused(self, incoming: Incoming) -> _Failed | None:
         refused = self.refused
         if refused is not None and (incoming.partition, incoming.offset) == refused[:2]:
-            return refused.reason
+            return _Failed(refused.reason, refused.fault)
         return None
 
     def _bury(self, dead: DeadLetter) -> None:
@@ -159,12 +168,13 @@ def _changes(applied: Applied) -> list[Change]:
     return changes
 
 
-def _fold(before: ThreadState, record: Record) -> tuple[Applied, str | None]:
+def _fold(before: ThreadState, record: Record) -> tuple[Applied, _Failed | None]:
     """With the reason where the fold failed; the record then counts, and changes nothing else."""
     try:
         after, verdict = fold(before, record)
     except Exception as error:  # noqa: BLE001  # the fold is total; if it is not, one thread must not stop the others
         after = replace(before, seq=before.seq + 1, offset=record.offset, chain=next_chain(before.chain, record))
         verdict = Verdict("rejected", "the fold failed")
-        return Applied(record, before, after, verdict), f"the fold failed: {type(error).__name__}"
+        failed = _Failed(f"the fold failed: {type(error).__name__}", "fold_failed")
+        return Applied(record, before, after, verdict), failed
     return Applied(record, before, after, verdict), None

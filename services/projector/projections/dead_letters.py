@@ -2,13 +2,14 @@
 
 from typing import NamedTuple
 
+from schemas.errors import Fault
 from schemas.ids import ThreadKey
 from services.chassis.log import Incoming, Outgoing
 from services.projector.projections.changes import json_bytes
 
 COLUMNS = (
     *("topic", "partition", "offset", "tenant", "thread", "seq", "reason", "at", "key", "headers", "value"),
-    "value_bytes",
+    *("value_bytes", "fault"),
 )
 HEADERS_MAX = 32
 HEADER_BYTES_MAX = 1_024
@@ -19,12 +20,13 @@ REASON_CHARACTERS_MAX = 1_000
 class DeadLetter(NamedTuple):
     incoming: Incoming
     reason: str
+    fault: Fault
     key: ThreadKey | None = None
     seq: int | None = None
 
 
 def dead_letter_row(dead: DeadLetter, bytes_max: int) -> tuple[object, ...]:
-    incoming, reason, key, seq = dead
+    incoming, reason, fault, key, seq = dead
     value = incoming.value
     return (
         incoming.topic,
@@ -39,6 +41,7 @@ def dead_letter_row(dead: DeadLetter, bytes_max: int) -> tuple[object, ...]:
         json_bytes([(_storable(name), _text(raw)) for name, raw in _headers(incoming)]),
         None if value is None else value[:bytes_max],
         0 if value is None else len(value),
+        fault,
     )
 
 
@@ -50,6 +53,7 @@ def dead_letter_record(dead: DeadLetter, bytes_max: int) -> Outgoing:
         ("threadlog_partition", str(incoming.partition).encode()),
         ("threadlog_offset", str(incoming.offset).encode()),
         ("threadlog_reason", _storable(dead.reason).encode("utf-8", "replace")),
+        ("threadlog_fault", dead.fault.encode()),
         ("threadlog_value_bytes", str(len(incoming.value or b"")).encode()),
     )
     key = (incoming.key or b"")[:KEY_BYTES_MAX]

@@ -370,8 +370,11 @@ create table dead_letters (
     headers jsonb not null,
     value bytea,
     value_bytes bigint not null,
+    fault text not null,
     primary key (topic, "partition", "offset")
 );
+create index dead_letters_at on dead_letters (at, topic, "partition", "offset");
+create index dead_letters_of_tenant on dead_letters (tenant, at, topic, "partition", "offset");
 
 comment on table dead_letters is 'Records that could not be decoded or stored. Also on the topic thread-events-dlq.';
 comment on column dead_letters.tenant is 'Null where the key cannot be read.';
@@ -380,6 +383,7 @@ comment on column dead_letters.at is 'The broker''s time of the record.';
 comment on column dead_letters.headers is 'Pairs of name and value; what is no text is replaced.';
 comment on column dead_letters.value is 'Its first bytes, up to a limit.';
 comment on column dead_letters.value_bytes is 'Its whole length.';
+comment on column dead_letters.fault is 'What is wrong, as a class: one of those that docs/operations.md lists.';
 
 create view tool_calls_with_results as
 select c.*, i.content -> 'content' as result

@@ -8,6 +8,7 @@ from services.chassis.log import Incoming
 from services.projector.projections import batch as batch_module
 from services.projector.projections.batch import Batch, Kept, Refused
 from services.projector.projections.rows import ALL, CHANGING, KEYS
+from tests.support.bad_records import bad_records
 from tests.support.histories import KEY, RUNTIME, USER, History, created, submitted, turn_recovered
 from tests.support.projector_world import random_records
 from tests.support.view_tables import Projected
@@ -66,7 +67,22 @@ def test_a_record_in_the_partition_of_others_is_a_dead_letter() -> None:
     records = as_read(History().idle())
     batch = take(records, home=7)
     assert [letter.reason for letter in batch.dead] == ["the key belongs to partition 7"]
+    assert [letter.fault for letter in batch.dead] == ["wrong_partition"]
     assert batch.rows.events == [] and batch.kept == {}
+
+
+def test_each_class_of_bad_records_is_told_apart() -> None:
+    good = History().idle().encoded[0]
+    bad = bad_records(KEY, good)
+    batch = take(
+        [
+            Incoming("thread-events", 0, offset, 1_000, sent.key, sent.value, sent.headers)
+            for offset, sent in enumerate(bad.values())
+        ]
+    )
+    assert [letter.fault for letter in batch.dead] == list(bad)
+    [keyless] = take([Incoming("thread-events", 0, 1, 1_000, None, good.value, good.headers)]).dead
+    assert keyless.fault == "no_key"
 
 
 def test_a_refused_record_quarantines_its_thread() -> None:
@@ -79,7 +95,7 @@ def test_a_refused_record_quarantines_its_thread() -> None:
     assert refused.kept[KEY].quarantined == "seq 2: no"
     assert refused.kept[KEY].state == history.state
     assert refused.rows.new["items"] == {} and refused.rows.changed_threads == []
-    assert [letter.seq for letter in refused.dead] == [2]
+    assert [(letter.seq, letter.fault) for letter in refused.dead] == [(2, "row_refused")]
 
     history.append(created(), USER)
     after = take(as_read(history)[2:], known=refused.kept[KEY])
@@ -110,13 +126,14 @@ def test_a_thread_whose_fold_fails_is_quarantined_and_others_go_on(monkeypatch: 
     # What was shown before is still written: the thread as of its first record.
     assert [row[:2] for row in batch.rows.new_threads] == [KEY, other]
     assert batch.rows.new_threads[0][12] == 1
-    assert batch.dead[0].reason == "the fold failed: KeyError"
+    assert batch.dead[0][1:3] == ("the fold failed: KeyError", "fold_failed")
 
 
 def test_a_record_whose_rows_cannot_be_made_is_set_aside(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batch_module, "item_changes", lambda applied: [][applied.after.seq])
     batch = take(as_read(History().idle()))
     assert batch.kept[KEY].quarantined == "seq 1: its rows cannot be made: IndexError"
+    assert batch.dead[0].fault == "rows_failed"
     assert batch.rows.new_threads == []
     assert len(batch.rows.new_states) == 1
 
