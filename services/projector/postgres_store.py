@@ -19,7 +19,7 @@ from services.chassis.sql_files import SqlFiles
 from services.projector.database import AWAY, Link
 from services.projector.errors import GenerationGoneError, RowRefusedError, StoreAwayError, StoredPosition
 from services.projector.generations import ensure_live
-from services.projector.projections import dead_letters, events, threads, usage
+from services.projector.projections import artifacts, dead_letters, events, threads, usage
 from services.projector.projections.batch import Batch, Kept
 from services.projector.projections.changes import Table
 from services.projector.projections.rows import ALL, KEYS, Rows
@@ -35,7 +35,7 @@ _REFUSED: Final = (
     TypeError,
     OverflowError,
 )
-_TABLES: Final[tuple[Table, ...]] = ("turns", "steps", "tool_calls", "items")
+_TABLES: Final[tuple[Table, ...]] = ("turns", "steps", "tool_calls", "items", "plans", "tasks")
 
 
 class _IsWrittenError(Exception):
@@ -114,6 +114,7 @@ class PostgresStore:
             ("threads", rows.new_threads, threads.COLUMNS),
             ("events", rows.events, events.COLUMNS),
             ("usage", rows.usage, usage.COLUMNS),
+            ("artifacts", rows.artifacts, artifacts.COLUMNS),
             ("dead_letters", rows.dead_letters, dead_letters.COLUMNS),
             *[(table, rows.new_rows(table), (*KEYS[table], *ALL[table])) for table in _TABLES if rows.new[table]],
         ):

@@ -12,18 +12,21 @@ import orjson
 from schemas.ids import ThreadKey
 from schemas.state import dump_state, load_state
 from services.chassis.log import Incoming
-from services.projector.projections import dead_letters, events, threads, usage
+from services.projector.projections import artifacts, dead_letters, events, threads, usage
 from services.projector.projections.rows import ALL, KEYS
 from tests.support.memory_tables import TABLES, StateRow, Tables
 from tests.support.views_equal import Fold, decode_incoming
 
 Row = dict[str, Any]
-JSON_COLUMNS = {"args", "content", "labels", "config", "changes", "artifacts", "headers", "data", "facts"}
+JSON_COLUMNS = {
+    *("args", "content", "labels", "config", "changes", "artifacts", "headers", "data", "facts", "tasks", "result"),
+}
 COLUMNS: Mapping[str, Sequence[str]] = {
     "thread_states": threads.STATE_COLUMNS,
     "threads": threads.COLUMNS,
     "events": events.COLUMNS,
     "usage": usage.COLUMNS,
+    "artifacts": artifacts.COLUMNS,
     "dead_letters": dead_letters.COLUMNS,
     **{table: (*KEYS[table], *ALL[table]) for table in KEYS},
 }

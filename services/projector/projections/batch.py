@@ -16,10 +16,12 @@ from schemas.ids import ThreadKey
 from schemas.state import NOTHING, ThreadState
 from schemas.thread import Effect, Verdict, fold, next_chain
 from services.chassis.log import Incoming
+from services.projector.projections.artifacts import artifact_rows
 from services.projector.projections.changes import Applied, Change
 from services.projector.projections.dead_letters import DeadLetter, dead_letter_row
 from services.projector.projections.events import bare_event_row, event_row
 from services.projector.projections.items import item_changes
+from services.projector.projections.plans import plan_changes
 from services.projector.projections.rows import Rows
 from services.projector.projections.steps import step_changes
 from services.projector.projections.threads import (
@@ -32,7 +34,7 @@ from services.projector.projections.tool_calls import tool_call_changes
 from services.projector.projections.turns import turn_changes
 from services.projector.projections.usage import usage_row
 
-PROJECTION_VERSION = 1
+PROJECTION_VERSION = 2
 """Goes up with every change of what the rows hold: generations of another version are built anew."""
 
 
@@ -134,12 +136,14 @@ class Batch:
             used = usage_row(applied)
             event = event_row(applied, incoming.partition, incoming.value)
         except Exception as error:  # noqa: BLE001  # one record's bug must not stop its partition
+            artifacts = artifact_rows(applied)
             return _Failed(f"its rows cannot be made: {type(error).__name__}", "rows_failed")
         rows.add(changes)
         if used is not None:
             rows.usage.append(used)
         rows.events.append(event)
         self.shown[applied.record.key] = applied.after
+        rows.artifacts.extend(artifacts)
         return None
 
     def _why_refused(self, incoming: Incoming) -> _Failed | None:
@@ -166,6 +170,8 @@ def _changes(applied: Applied) -> list[Change]:
         changes += tool_call_changes(applied)
     changes += item_changes(applied)
     return changes
+    if after.plan is not before.plan:
+        changes += plan_changes(applied)
 
 
 def _fold(before: ThreadState, record: Record) -> tuple[Applied, _Failed | None]:

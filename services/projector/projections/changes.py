@@ -13,7 +13,7 @@ from schemas.codec import Record
 from schemas.state import ThreadState
 from schemas.thread import Verdict
 
-Table = Literal["turns", "steps", "tool_calls", "items"]
+Table = Literal["turns", "steps", "tool_calls", "items", "plans", "tasks"]
 Key: TypeAlias = tuple[str | int, ...]
 """The primary key, in its order: tenant and thread first."""
 Columns: TypeAlias = dict[str, object]

@@ -21,6 +21,8 @@ KEYS: Mapping[Table, tuple[str, ...]] = {
     "steps": ("tenant", "thread", "turn", "step"),
     "tool_calls": ("tenant", "thread", "call"),
     "items": ("tenant", "thread", "seq", "part"),
+    "plans": ("tenant", "thread", "version"),
+    "tasks": ("tenant", "thread", "version", "task"),
 }
 CHANGING: Mapping[Table, tuple[str, ...]] = {
     "turns": (
@@ -38,9 +40,13 @@ CHANGING: Mapping[Table, tuple[str, ...]] = {
         *("approval_expires_at", "decision", "decided_by", "decided_at", "decision_reason", "attempts"),
         *("lost_attempts", "dispatched_at", "deadline_at", "timeout_ms", "idempotency_key", "claim", "executor"),
         *("started_at", "lease_seconds", "evidence", "resolution", "resolved_by", "note", "milliseconds", "changes"),
-        *("artifacts", "settled_seq", "settled_at", "settled_by"),
+        *("artifacts", "settled_seq", "settled_at", "settled_by", "resolved_at"),
     ),
     "items": ("turn", "step", "place", "dropped"),
+    "plans": (
+        *("status", "decided_seq", "decided_at", "decided_by", "decision_reason", "superseded_seq", "superseded_at"),
+    ),
+    "tasks": ("status", "child", "result", "changed_seq", "started_at", "ended_at"),
 }
 """Columns that may change once the row exists."""
 ALL: Mapping[Table, tuple[str, ...]] = {
@@ -54,11 +60,13 @@ ALL: Mapping[Table, tuple[str, ...]] = {
         *CHANGING["tool_calls"],
     ),
     "items": ("kind", "content", "digest", "input", "call", *CHANGING["items"]),
+    "plans": ("tasks", "proposed_seq", "proposed_at", "proposed_by", *CHANGING["plans"]),
+    "tasks": ("place", "title", "instructions", "depends_on", *CHANGING["tasks"]),
 }
 
 
 def _per_table() -> dict[Table, dict[Key, Columns]]:
-    return {"turns": {}, "steps": {}, "tool_calls": {}, "items": {}}
+    return {"turns": {}, "steps": {}, "tool_calls": {}, "items": {}, "plans": {}, "tasks": {}}
 
 
 @dataclass(slots=True)
@@ -75,6 +83,7 @@ class Rows:
     """Written last: they reach items of this batch too, and by their place only those that came before them."""
     events: list[tuple[object, ...]] = field(default_factory=list)
     usage: list[tuple[object, ...]] = field(default_factory=list)
+    artifacts: list[tuple[object, ...]] = field(default_factory=list)
     new_threads: list[tuple[object, ...]] = field(default_factory=list)
     changed_threads: list[tuple[object, ...]] = field(default_factory=list)
     new_states: list[tuple[object, ...]] = field(default_factory=list)

@@ -108,6 +108,6 @@ def _facts(record: Record, name: str) -> Columns:
         case ToolCallLost(call=call) as data if call == name:
             return given(evidence=data.evidence)
         case ToolCallResolved(call=call) as data if call == name:
-            return given(resolution=data.decision, resolved_by=record.actor, note=data.note)
+            return given(resolution=data.decision, resolved_by=record.actor, resolved_at=record.time_ms, note=data.note)
         case _:
             return {}

@@ -32,19 +32,20 @@ update tool_calls t set
     artifacts = coalesce(c.artifacts, t.artifacts),
     settled_seq = coalesce(c.settled_seq, t.settled_seq),
     settled_at = coalesce(c.settled_at, t.settled_at),
-    settled_by = coalesce(c.settled_by, t.settled_by)
+    settled_by = coalesce(c.settled_by, t.settled_by),
+    resolved_at = coalesce(c.resolved_at, t.resolved_at)
 from unnest(
     $1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::jsonb[], $7::text[], $8::text[],
     $9::text[], $10::text[], $11::timestamptz[], $12::timestamptz[], $13::text[], $14::text[],
     $15::timestamptz[], $16::text[], $17::bigint[], $18::int[], $19::timestamptz[], $20::timestamptz[],
     $21::bigint[], $22::text[], $23::uuid[], $24::text[], $25::timestamptz[], $26::bigint[], $27::text[],
     $28::text[], $29::text[], $30::text[], $31::bigint[], $32::jsonb[], $33::jsonb[], $34::bigint[],
-    $35::timestamptz[], $36::uuid[]
+    $35::timestamptz[], $36::uuid[], $37::timestamptz[]
 ) as c (
     tenant, thread, call, status, outcome, args, call_hash, effect, pool, approval_reason,
     approval_requested_at, approval_expires_at, decision, decided_by, decided_at, decision_reason, attempts,
     lost_attempts, dispatched_at, deadline_at, timeout_ms, idempotency_key, claim, executor, started_at,
     lease_seconds, evidence, resolution, resolved_by, note, milliseconds, changes, artifacts, settled_seq,
-    settled_at, settled_by
+    settled_at, settled_by, resolved_at
 )
 where t.tenant = c.tenant and t.thread = c.thread and t.call = c.call

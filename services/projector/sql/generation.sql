@@ -232,8 +232,10 @@ create table tool_calls (
     settled_by uuid,
     primary key (tenant, thread, call)
 ) with (fillfactor = 80);
+    resolved_at timestamptz,
 create index tool_calls_for_people on tool_calls (tenant, status, thread, turn, step, index)
     where status in ('waiting', 'unknown');
+create unique index tool_calls_in_order on tool_calls (tenant, thread, turn, step, index);
 
 comment on table tool_calls is 'A row per call that a model proposed. In the schema views it has a column more, result: what came of it.';
 comment on column tool_calls.call is 'turn.step.index.';
@@ -292,6 +294,98 @@ comment on column items.compacted_at is 'Seq of the summary that stands for it.'
 
 create table usage (
     tenant text not null,
+create table plans (
+    tenant text not null,
+    thread text not null,
+    version bigint not null,
+    status text not null,
+    tasks jsonb not null,
+    proposed_seq bigint not null,
+    proposed_at timestamptz not null,
+    proposed_by text not null,
+    decided_seq bigint,
+    decided_at timestamptz,
+    decided_by text,
+    decision_reason text,
+    superseded_seq bigint,
+    superseded_at timestamptz,
+    primary key (tenant, thread, version)
+) with (fillfactor = 80);
+create index plans_waiting on plans (tenant, thread, version) where status = 'waiting';
+
+comment on table plans is 'A row per version of a thread''s plan.';
+comment on column plans.version is 'From 1, in the order in which they were proposed.';
+comment on column plans.status is 'waiting for an answer, in_force, rejected, or superseded where another version took its place.';
+comment on column plans.tasks is 'As proposed: id, title, depends_on and, where there are some, instructions of each.';
+comment on column plans.proposed_seq is 'Seq of the proposal.';
+comment on column plans.proposed_at is 'When it was proposed.';
+comment on column plans.proposed_by is 'Actor of the proposal.';
+comment on column plans.decided_seq is 'Seq of the answer.';
+comment on column plans.decided_at is 'When it was approved or rejected.';
+comment on column plans.decided_by is 'Who approved or rejected it.';
+comment on column plans.decision_reason is 'Why it was rejected.';
+comment on column plans.superseded_seq is 'Seq of the record that put another version in its place.';
+comment on column plans.superseded_at is 'When another version took its place.';
+
+create table tasks (
+    tenant text not null,
+    thread text not null,
+    version bigint not null,
+    task text not null,
+    place int not null,
+    title text not null,
+    instructions text,
+    depends_on text[] not null,
+    status text not null,
+    child text,
+    result jsonb,
+    changed_seq bigint not null,
+    started_at timestamptz,
+    ended_at timestamptz,
+    primary key (tenant, thread, version, task)
+) with (fillfactor = 80);
+
+comment on table tasks is 'A row per task and version of a plan that came in force; a task that the next version keeps goes on in a row of its own.';
+comment on column tasks.version is 'Of the plan.';
+comment on column tasks.task is 'Its id: the same in every version that keeps it.';
+comment on column tasks.place is 'In the order of the plan, from 0.';
+comment on column tasks.title is 'For people.';
+comment on column tasks.instructions is 'For whoever does it.';
+comment on column tasks.depends_on is 'Tasks that have to succeed before.';
+comment on column tasks.status is 'pending, running, succeeded, failed or cancelled; continued where it went on in the next version.';
+comment on column tasks.child is 'The thread that does it.';
+comment on column tasks.result is 'What came of it, in the version in which it ended.';
+comment on column tasks.changed_seq is 'Seq of the last record that changed the row.';
+comment on column tasks.started_at is 'When it began to run, in the version in which it did.';
+comment on column tasks.ended_at is 'When it ended, in the version in which it did.';
+
+create table artifacts (
+    tenant text not null,
+    thread text not null,
+    seq bigint not null,
+    part int not null,
+    kind text not null,
+    call text,
+    sha256 text not null,
+    size bigint not null,
+    media_type text not null,
+    name text,
+    at timestamptz not null,
+    primary key (tenant, thread, seq, part)
+);
+create index artifacts_by_content on artifacts (tenant, sha256, thread, seq, part);
+
+comment on table artifacts is 'A row for each time that a record names an artifact; the bytes themselves are stored once per content.';
+comment on column artifacts.seq is 'Of the record that names it.';
+comment on column artifacts.part is 'Number within that record, from 0.';
+comment on column artifacts.kind is 'recorded, or tool_call where it came with a call''s result.';
+comment on column artifacts.call is 'The tool call that made it.';
+comment on column artifacts.sha256 is 'Hash of the content.';
+comment on column artifacts.size is 'Bytes.';
+comment on column artifacts.media_type is 'As its producer names it.';
+comment on column artifacts.name is 'As its producer names it.';
+comment on column artifacts.at is 'When it was named.';
+
     thread text not null,
     seq bigint not null,
     kind text not null,

@@ -10,6 +10,7 @@ from services.projector.projections.batch import Batch, Kept, Refused
 from services.projector.projections.rows import ALL, CHANGING, KEYS
 from tests.support.bad_records import bad_records
 from tests.support.histories import KEY, RUNTIME, USER, History, created, submitted, turn_recovered
+from tests.support.plans import planned
 from tests.support.projector_world import random_records
 from tests.support.view_tables import Projected
 from tests.support.views_equal import decode_incoming
@@ -160,6 +161,7 @@ def test_a_recovery_is_seen_on_the_turn() -> None:
 
 def test_rows_go_out_in_the_order_of_their_columns() -> None:
     records, known = random_records(1), dict[ThreadKey, Kept]()
+    records[15:15] = as_read(planned(History()), 3)
     counts: Counter[tuple[str, str]] = Counter()
     for start in range(0, len(records), 20):
         batch = Batch("thread-events", known, lambda _: 3, 1_000)

@@ -1,7 +1,7 @@
 from pathlib import Path
 
 from services.projector.generations import FOLDER, TABLES
-from services.projector.projections import dead_letters, events, threads, usage
+from services.projector.projections import artifacts, dead_letters, events, threads, usage
 from services.projector.projections.rows import ALL, KEYS
 from services.projector.reference import reference
 
@@ -19,6 +19,7 @@ def test_every_table_and_every_column_that_is_written_is_on_the_page() -> None:
         "threads": threads.COLUMNS,
         "events": events.COLUMNS,
         "usage": usage.COLUMNS,
+        "artifacts": artifacts.COLUMNS,
         "dead_letters": dead_letters.COLUMNS,
     } | {table: (*KEYS[table], *ALL[table]) for table in KEYS}
     assert set(TABLES) <= sections.keys()

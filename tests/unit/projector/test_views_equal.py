@@ -5,9 +5,11 @@ from typing import Any
 
 import pytest
 
+from schemas.events import ArtifactRecorded
 from services.chassis.log import Incoming
-from tests.support.histories import KEY, History, plain_turn
+from tests.support.histories import KEY, NO_HASH, History, plain_turn
 from tests.support.memory_tables import TABLES, Tables, first_difference
+from tests.support.plans import planned
 from tests.support.views_equal import fold_from_zero
 from tests.support.walks import as_read
 
@@ -17,7 +19,9 @@ def folded(records: list[Incoming]) -> Tables:
 
 
 def records() -> list[Incoming]:
-    read = as_read(plain_turn(History()))
+    history = planned(plain_turn(History()))
+    history.apply(ArtifactRecorded(sha256=NO_HASH, size=1, media_type="text/plain"))
+    read = as_read(history)
     return [*read, read[-1]._replace(offset=read[-1].offset + 1, key=b"nobody")]
 
 

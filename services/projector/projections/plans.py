@@ -1,0 +1,111 @@
+"""Versions of a thread's plan, and the tasks of each version that came in force.
+
+A task is a row per version: when another version comes in force, tasks that it keeps by their id go on in rows of their
+own, and what is left behind says what became of it.
+"""
+
+from collections.abc import Iterator
+
+from schemas.events import PlanApproved, PlanProposed, PlanRejected, TaskUpdated
+from schemas.plan import MOVES
+from services.projector.projections.changes import (
+    Applied,
+    Change,
+    ChangedRow,
+    Columns,
+    NewRow,
+    given,
+    json_bytes,
+    json_models,
+)
+
+
+def plan_changes(applied: Applied) -> Iterator[Change]:
+    record, before, _, _ = applied
+    match record.data:
+        case PlanProposed() as data:
+            yield from _superseded(applied, before.plan.waiting)
+            yield NewRow("plans", (*record.key, data.plan_version), _proposed(applied, data))
+        case PlanApproved() as data:
+            yield from _superseded(applied, before.plan.in_force)
+            yield ChangedRow("plans", (*record.key, data.plan_version), _answered(applied, "in_force", data.by))
+            yield from _tasks_left_behind(applied)
+            yield from _tasks_in_force(applied, data.plan_version)
+        case PlanRejected() as data:
+            columns = _answered(applied, "rejected", data.by) | {"decision_reason": data.reason}
+            yield ChangedRow("plans", (*record.key, data.plan_version), columns)
+        case TaskUpdated() as data:
+            yield ChangedRow("tasks", (*record.key, data.plan_version, data.task), _moved(applied, data))
+        case _:
+            pass
+
+
+def _proposed(applied: Applied, data: PlanProposed) -> Columns:
+    return {
+        "status": "waiting",
+        "tasks": json_models(data.tasks),
+        "proposed_seq": applied.after.seq,
+        "proposed_at": applied.record.time_ms,
+        "proposed_by": applied.record.actor,
+    }
+
+
+def _answered(applied: Applied, status: str, by: str) -> Columns:
+    return {
+        "status": status,
+        "decided_by": by,
+        "decided_seq": applied.after.seq,
+        "decided_at": applied.record.time_ms,
+    }
+
+
+def _superseded(applied: Applied, version: int | None) -> Iterator[Change]:
+    if version is not None:
+        columns: Columns = {
+            "status": "superseded",
+            "superseded_seq": applied.after.seq,
+            "superseded_at": applied.record.time_ms,
+        }
+        yield ChangedRow("plans", (*applied.record.key, version), columns)
+
+
+def _tasks_in_force(applied: Applied, version: int) -> Iterator[Change]:
+    record, before, after, _ = applied
+    for place, task in enumerate(before.plan.proposed):
+        standing = after.plan.tasks[task.id]
+        columns: Columns = {
+            "place": place,
+            "title": task.title,
+            "instructions": task.instructions,
+            "depends_on": task.depends_on,
+            "status": standing.status,
+            "child": standing.child,
+            "changed_seq": after.seq,
+        }
+        yield NewRow("tasks", (*record.key, version, task.id), columns)
+
+
+def _tasks_left_behind(applied: Applied) -> Iterator[Change]:
+    """Only those that have not ended: the others are done with, in the version in which they ended."""
+    record, before, after, _ = applied
+    if before.plan.in_force is None:
+        return
+    kept = {task.id for task in before.plan.proposed}
+    for name, standing in before.plan.tasks.items():
+        if MOVES[standing.status]:
+            columns: Columns = {"status": "continued", "changed_seq": after.seq}
+            if name not in kept:
+                columns = {"status": "cancelled", "changed_seq": after.seq, "ended_at": record.time_ms}
+            yield ChangedRow("tasks", (*record.key, before.plan.in_force, name), columns)
+
+
+def _moved(applied: Applied, data: TaskUpdated) -> Columns:
+    at = applied.record.time_ms
+    return given(
+        status=data.status,
+        child=data.child,
+        result=None if data.result is None else json_bytes(data.result),
+        changed_seq=applied.after.seq,
+        started_at=at if data.status == "running" else None,
+        ended_at=None if MOVES[data.status] else at,
+    )
