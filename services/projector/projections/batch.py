@@ -78,7 +78,8 @@ class Batch:
     shown: dict[ThreadKey, ThreadState] = field(default_factory=dict)
     """What the views show of them: behind the state once a thread is quarantined."""
     dead: list[DeadLetter] = field(default_factory=list)
-    effects: dict[Effect, int] = field(default_factory=dict)
+    effects: dict[tuple[Effect, str], int] = field(default_factory=dict)
+    """Records by what they came to and their kind."""
 
     def take(self, incoming: Incoming, decoded: Record | Unreadable) -> None:
         if isinstance(decoded, Unreadable):
@@ -93,7 +94,8 @@ class Batch:
         if decoded.offset <= kept.state.offset:
             return
         applied, failed = _fold(kept.state, decoded)
-        self.effects[applied.verdict.effect] = self.effects.get(applied.verdict.effect, 0) + 1
+        counted = applied.verdict.effect, decoded.kind
+        self.effects[counted] = self.effects.get(counted, 0) + 1
         failed = failed or self._why_refused(incoming)
         if failed is None and kept.quarantined is None:
             failed = self._project(applied, incoming)
