@@ -4,13 +4,18 @@ For whoever does not want to fold. A record per source record that has a seq, in
 once: its position in the source, (partition, offset), is what to dedupe by.
 """
 
-from typing import Annotated, Final
+from typing import Annotated, Final, NamedTuple
 
+import pydantic
+import pydantic_core
 from pydantic import Field
 
+from schemas.canonical import data_hash
 from schemas.config import Frozen
+from schemas.envelope import CONTENT_TYPE, SPECVERSION, Headers, format_time
 from schemas.events import TYPE_PREFIX, Count, Positive
 from schemas.ids import CALL_PATTERN
+from schemas.thread import Effect
 
 EFFECT_TYPE: Final = f"{TYPE_PREFIX}effect.v1"
 NAME_CHARACTERS_MAX: Final = 200
@@ -74,3 +79,88 @@ class Facts(Frozen):
         None,
         description="The same of calls of which is not known whether they ran. The sum is how many there are.",
     )
+
+
+class ThreadEffect(Frozen):
+    """The value of a record of `thread-effects`. It may get more fields: readers ignore those that they do not know."""
+
+    model_config = pydantic.ConfigDict(frozen=True, extra="ignore")
+
+    tenant: str
+    thread: str
+    seq: Positive = Field(description="Number of the source record within its thread, from 1 without gaps.")
+    type: str = Field(
+        description="Of the event, such as tool_call.finished; the whole CloudEvents type of an unknown one."
+    )
+    effect: Effect = Field(description="applied, duplicate, superseded, rejected or ignored.")
+    reason: str | None = Field(None, description="Why it is not applied.")
+    partition: Count = Field(description="Of the source record. With offset what to dedupe by.")
+    offset: Count = Field(description="Of the source record in its partition. They ascend, with gaps.")
+    id: str = Field(description="Event id of the source record.")
+    time_ms: int = Field(description="Event time: what the source record says, in milliseconds since 1970.")
+    facts: Facts | None = Field(None, description="What can be counted of it.")
+
+
+class EffectRow(NamedTuple):
+    """What the effect of a record is made of: some columns of `events`."""
+
+    tenant: str
+    thread: str
+    seq: int
+    partition: int
+    offset: int
+    id: str
+    type: str
+    time_ms: int
+    effect: str
+    reason: str | None
+    facts: bytes | None
+    """JSON, as it was made or as the database gives it back."""
+
+
+class EncodedEffect(NamedTuple):
+    key: bytes
+    value: bytes
+    headers: Headers
+
+
+def encode_effect(row: EffectRow) -> EncodedEffect:
+    """The same bytes for the same source record, whoever publishes it again.
+
+    The value's keys are sorted. Source and id of the CloudEvent tell copies of one effect: the id is its position.
+    """
+    tenant, thread, seq, partition, offset, event_id, kind, time_ms, effect, reason, facts = row
+    said: dict[str, object] = {"effect": effect}
+    if facts is not None:
+        counted = pydantic_core.from_json(facts)
+        said["facts"] = {name: counted[name] for name in sorted(counted)}
+    said |= {"id": event_id, "offset": offset, "partition": partition}
+    if reason is not None:
+        said["reason"] = reason
+    said |= {"seq": seq, "tenant": tenant, "thread": thread, "time_ms": time_ms, "type": kind}
+    value = pydantic_core.to_json(said)
+    headers = (
+        ("ce_specversion", SPECVERSION),
+        ("ce_id", b"%d-%d" % (partition, offset)),
+        ("ce_source", b"projector"),
+        ("ce_type", _TYPE),
+        ("ce_time", format_time(time_ms).encode()),
+        ("content-type", CONTENT_TYPE),
+        ("ce_actor", b"service:projector"),
+        ("ce_datahash", data_hash(value).encode()),
+        ("ce_cause", event_id.encode()),
+    )
+    return EncodedEffect(f"{tenant}/{thread}".encode(), value, headers)
+
+
+def decode_effect(value: bytes | None) -> ThreadEffect | None:
+    """None for what is not one of ours."""
+    if value is None:
+        return None
+    try:
+        return ThreadEffect.model_validate_json(value)
+    except pydantic.ValidationError:
+        return None
+
+
+_TYPE: Final = EFFECT_TYPE.encode()

@@ -10,6 +10,7 @@ from services.chassis.telemetry import configure_logging
 from services.projector.garbage import collect_seldom
 from services.projector.loop import Projector
 from services.projector.metrics import ProjectorMetrics
+from services.projector.postgres_relay import PostgresRelayStore
 from services.projector.postgres_store import PostgresStores
 from services.projector.settings import ProjectorSettings
 
@@ -24,7 +25,10 @@ async def serve(settings: ProjectorSettings, lifecycle: Lifecycle) -> None:
 
     async with surroundings(settings, "projector", registry, not_ready=not_ready) as around:
         stores = PostgresStores(settings.postgres_dsn, settings)
-        projector = await Projector.start(around.log, stores, settings, SystemClock(), metrics, draw_id()[:8])
+        relay_store = PostgresRelayStore(settings.postgres_dsn, settings) if settings.projector_effects else None
+        projector = await Projector.start(
+            around.log, stores, settings, SystemClock(), metrics, draw_id()[:8], relay_store
+        )
         await projector.run(lifecycle.stopping)
 
 

@@ -44,6 +44,12 @@ OTHER_KIND: Final = "other"
 logger = structlog.get_logger()
 
 PublishDeadLetters = Callable[[Sequence[DeadLetter]], Awaitable[None]]
+OnCommitted = Callable[[Sequence[Span], Sequence[Sequence[object]]], None]
+"""What was committed: spans, and rows of `events`. Nothing waits for what comes of it."""
+
+
+def tell_nobody(_spans: Sequence[Span], _rows: Sequence[Sequence[object]]) -> None:
+    pass
 
 
 @dataclass(slots=True, eq=False)
@@ -80,6 +86,7 @@ class Applier:
         clock: Clock,
         settings: ProjectorSettings,
         metrics: ProjectorMetrics,
+        on_committed: OnCommitted = tell_nobody,
     ) -> None:
         self.store = store
         self._partition_of = partition_of
@@ -87,6 +94,7 @@ class Applier:
         self._clock = clock
         self._settings = settings
         self._metrics = metrics
+        self._on_committed = on_committed
         self._positions: dict[int, _Position] = {}
         self._stored: OrderedDict[ThreadKey, Kept] = OrderedDict()
         """As the database has them; the least recently used first."""
@@ -250,6 +258,7 @@ class Applier:
         await again_while_away(lambda: self._write_once(batch, spans), self._settings, self._metrics)
         for span in spans:
             chunk.positions[span.partition].stored = span.to_offset
+        self._on_committed(spans, batch.rows.events)
         self._remember(batch.kept)
         self._count(batch, chunk.items)
 

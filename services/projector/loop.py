@@ -21,8 +21,9 @@ from schemas.topics import THREAD_EVENTS
 from services.chassis.clock import Clock
 from services.chassis.groups import PROJECTOR_GROUP
 from services.chassis.log import Incoming, Log, LogError, Reader, TopicPartition
-from services.projector.apply import Applier
+from services.projector.apply import Applier, tell_nobody
 from services.projector.dead_letter_topic import DeadLetterTopic
+from services.projector.effects import EffectsRelay, RelayStore
 from services.projector.errors import (
     NOWHERE,
     FenceError,
@@ -60,6 +61,7 @@ class Projector:
         incarnation: str,
         cluster_id: str,
         partitions: int,
+        relay_store: RelayStore | None = None,
     ) -> None:
         self._log = log
         self._stores = stores
@@ -70,6 +72,9 @@ class Projector:
         self._cluster_id = cluster_id
         self._partitions = partitions
         self._dead_letters = DeadLetterTopic(log.appender, settings, metrics)
+        self._relay: EffectsRelay | None = None
+        if relay_store is not None:
+            self._relay = EffectsRelay(relay_store, log, cluster_id, settings, metrics)
         self._applier: Applier | None = None
         self._to_reclaim: dict[int, float] = {}
         """Partitions with another owner that are still assigned to us, and when we claim them again."""
@@ -90,13 +95,16 @@ class Projector:
         clock: Clock,
         metrics: ProjectorMetrics,
         incarnation: str,
+        relay_store: RelayStore | None = None,
     ) -> "Projector":
         """`incarnation` tells this process from its former self. Waits for the database.
+
+        Without a `relay_store` nobody is told of effects.
 
         Raises OtherLogError, OtherVersionError, NotMigratedError: what a person has to decide.
         """
         cluster_id, partitions = await log.cluster_id(), await log.partition_count(TOPIC)
-        projector = cls(log, stores, settings, clock, metrics, incarnation, cluster_id, partitions)
+        projector = cls(log, stores, settings, clock, metrics, incarnation, cluster_id, partitions, relay_store)
         projector._use(await projector._live_generation())
         return projector
 
@@ -109,6 +117,7 @@ class Projector:
             settings.projector_batch_interval_idle_ms / 1000,
             settings.projector_busy_records_per_second,
         )
+        relaying = None if self._relay is None else asyncio.create_task(self._relay.run(), name="effects")
         try:
             while not stopping.is_set():
                 try:
@@ -123,6 +132,10 @@ class Projector:
         finally:
             await self._held.abandon()
             await self._held.store.close()
+            if self._relay is not None and relaying is not None:
+                relaying.cancel()
+                await asyncio.wait([relaying])
+                await self._relay.close()
             await reader.close()
 
     # The group's side (chassis.log.Rebalance)
@@ -130,6 +143,8 @@ class Projector:
     async def revoked(self, partitions: frozenset[TopicPartition]) -> None:
         gone = [tp.partition for tp in partitions]
         self._held.release(gone)
+        if self._relay is not None:
+            self._relay.release(gone)
         for partition in gone:
             self._to_reclaim.pop(partition, None)
             self._read.pop(partition, None)
@@ -239,6 +254,8 @@ class Projector:
             await self._report(reader)
         except (ProjectorError, TimeoutError) as error:
             logger.info("last_batch_left_out", error=repr(error))
+        if self._relay is not None:
+            await self._relay.finish(self._settings.drain_seconds / 4)
 
     # Claims
 
@@ -261,6 +278,8 @@ class Projector:
         for partition, claim in claims.items():
             self._check(partition, claim, ends[TopicPartition(TOPIC, partition)])
         self._held.hold(claims)
+        if self._relay is not None:
+            self._relay.hold(store.generation, claims, {tp.partition: end for tp, end in ends.items()})
         for partition in claims:
             self._read.pop(partition, None)  # read before the claim, and perhaps from elsewhere
         return {tp.partition: max(claims[tp.partition].next_offset, begins[tp]) for tp in tps}
@@ -309,7 +328,11 @@ class Projector:
         epochs = held.epochs()
         ours = {p: stored[p] for p in epochs if p in stored and stored[p].owner_epoch == epochs[p]}
         held.release(list(epochs))
-        held.hold({p: Claim(at.next_offset, at.owner_epoch, self._cluster_id) for p, at in ours.items()})
+        claims = {p: Claim(at.next_offset, at.owner_epoch, self._cluster_id) for p, at in ours.items()}
+        held.hold(claims)
+        if self._relay is not None:
+            self._relay.release([partition for partition in epochs if partition not in ours])
+            self._relay.hold(held.store.generation, claims)
         again_at = asyncio.get_running_loop().time() + self._settings.projector_reclaim_seconds
         for partition in assigned:
             if partition not in ours:
@@ -324,7 +347,10 @@ class Projector:
     def _use(self, generation: Generation) -> None:
         store = self._stores.open(generation)
         publish = self._dead_letters.publish
-        self._applier = Applier(store, self._partition_of(), publish, self._clock, self._settings, self._metrics)
+        on_committed = tell_nobody if self._relay is None else self._relay.committed
+        self._applier = Applier(
+            store, self._partition_of(), publish, self._clock, self._settings, self._metrics, on_committed
+        )
         self._metrics.generation.set(generation.number)
         logger.info("generation_used", generation=generation.number)
 

@@ -28,6 +28,10 @@ class ProjectorMetrics:
     delay_seconds: BulkHistogram
     generation: Gauge
     states_loaded: Counter
+    effects_published: Counter
+    effects_read_again: Counter
+    effects_retries: Counter
+    effects_behind: Gauge
 
     @classmethod
     def register(cls, registry: CollectorRegistry) -> "ProjectorMetrics":
@@ -100,6 +104,26 @@ class ProjectorMetrics:
             ),
             states_loaded=Counter(
                 "threadlog_projector_states_loaded", "Thread states asked of the database.", registry=registry
+            ),
+            effects_published=Counter(
+                "threadlog_projector_effects_published",
+                "Effects that thread-effects has acknowledged; after a crash some are published again.",
+                registry=registry,
+            ),
+            effects_read_again=Counter(
+                "threadlog_projector_effects_read_again",
+                "Effects made of rows read back from the database, because they were no longer in memory.",
+                registry=registry,
+            ),
+            effects_retries=Counter(
+                "threadlog_projector_effects_retries",
+                "Tries to publish effects that failed: the log or the database is away.",
+                registry=registry,
+            ),
+            effects_behind=Gauge(
+                "threadlog_projector_effects_behind",
+                "Offsets of the partitions held here whose rows are committed and whose effects are not published.",
+                registry=registry,
             ),
         )
         for fault in FAULTS:

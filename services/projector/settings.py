@@ -33,6 +33,14 @@ class ProjectorSettings(Settings):
     """From one look at the lag, and at what became of the claims, to the next."""
     projector_dead_letter_bytes_max: int = Field(default=256 * 1024, ge=0, le=MIB)
     """What is kept of the value of a record that cannot be read or stored; the record itself stays on its topic."""
+    projector_effects: bool = True
+    """Whether what took effect is told on thread-effects, for the windows of operators and for customers."""
+    projector_effects_batch_records_max: int = Field(default=1_000, ge=1)
+    """Of a partition, in one append or one read of what is no longer in memory."""
+    projector_effects_held_max: int = Field(default=2_000, ge=0)
+    """Per partition: effects in memory that wait for their topic. What is more is read again from `events` later."""
+    projector_effects_position_seconds: float = Field(default=1.0, gt=0)
+    """From one storing of what is published to the next: so much is published again after a crash."""
     projector_rebuild_seconds_max: float = Field(default=86_400, gt=0)
     """A rebuild that has not caught up by then gives up and leaves the live views as they are."""
     projector_swap_lock_seconds: float = Field(default=2.0, gt=0)
