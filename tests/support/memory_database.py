@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Final, Literal, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 from schemas.ids import ThreadKey
 from schemas.state import FOLD_VERSION
@@ -51,16 +51,19 @@ class MemoryDatabase:
         self.commits = 0
         self.journal = Journal()
         self.generations: dict[int, Made] = {}
+        self.relay_positions: dict[Any, tuple[str, int]] = {}
+        """Outside of the generations: cluster and offset, by topic and partition."""
         self.went_back = 0
         """How often what was committed was not there any more: lost, or dropped."""
         self._numbers = 0
         self._is_away = False
-        self._crashes = 0
+        self.crashes = 0
         self._changes = 0
         self._waiting: list[asyncio.Future[None]] = []
-        self._swap: Swap | None = None
-        """The one that is under way."""
         self._alone: Session | None = None
+        """Who may make and remove generations."""
+        self._locked: tuple[Session, Generation] | None = None
+        """Whose positions nobody else can write."""
 
     # What a test does to it
 
@@ -71,6 +74,8 @@ class MemoryDatabase:
     @is_away.setter
     def is_away(self, is_away: bool) -> None:
         self._is_away = is_away
+        if is_away:
+            self.crashes += 1
         self._end_sessions()
 
     def lose_last(self, commits: int) -> int:
@@ -78,15 +83,20 @@ class MemoryDatabase:
 
         Claims are durable, and with them what was committed before. Returns how many batches were lost.
         """
-        self._crashes += 1
+        self.crashes += 1
         lost = self.journal.lose_last(commits)
         self.went_back += lost > 0
         self._end_sessions()
         return lost
 
-    def drop(self) -> None:
-        """Every generation. A projector that looks for the live one makes the next."""
+    def drop(self, *, altogether: bool = False) -> None:
+        """Every generation, and what is outside of them only where all is dropped. A projector that looks for the live
+        one makes the next. Connections end.
+        """
+        self.crashes += 1
         self.generations.clear()
+        if altogether:
+            self.relay_positions.clear()
         self.journal.flushed()
         self.went_back += 1
         self._end_sessions()
@@ -113,9 +123,14 @@ class MemoryDatabase:
         return None if live is None else live.tables
 
     def make(self, cluster_id: str, status: Status) -> Made:
+        return self.put(Generation(self.next_number(), FOLD_VERSION, PROJECTION_VERSION, cluster_id, TOPIC), status)
+
+    def next_number(self) -> int:
         self._numbers += 1
-        generation = Generation(self._numbers, FOLD_VERSION, PROJECTION_VERSION, cluster_id, TOPIC)
-        made = self.generations[self._numbers] = Made(generation, status, Tables(self.journal))
+        return self._numbers
+
+    def put(self, generation: Generation, status: Status) -> Made:
+        made = self.generations[generation.number] = Made(generation, status, Tables(self.journal))
         self.journal.flushed()
         return made
 
@@ -145,7 +160,7 @@ class MemoryDatabase:
         return await self.question(lambda: read(self.tables))
 
     async def question(self, act: Callable[[], T], has_to_wait: Callable[[], bool] = lambda: False) -> T:
-        crashes = self._crashes
+        crashes = self.crashes
         if self.pause is not None:
             await self.pause()
         self._check(crashes)
@@ -158,13 +173,8 @@ class MemoryDatabase:
             self._check(crashes)
         return answer
 
-    def is_locked(self, generation: Generation) -> bool:
-        """Its positions, by a swap."""
-        swap = self._swap
-        return swap is not None and swap.old is not None and swap.old.generation == generation
-
     def _check(self, crashes: int) -> None:
-        if self._is_away or crashes != self._crashes:
+        if self._is_away or crashes != self.crashes:
             raise AwayError("the test turned it off" if self._is_away else "it crashed meanwhile")
 
     # Changes
@@ -185,13 +195,30 @@ class MemoryDatabase:
         self._waiting.append(waiting)
         await waiting
 
-    # Sessions
+    # Locks
 
-    def session(self) -> "Session":
-        return Session(self)
+    def lock_all(self, session: "Session") -> bool:
+        if self._alone is None:
+            self._alone = session
+        return self._alone is session
+
+    def lock_positions(self, session: "Session", generation: Generation) -> None:
+        if self._locked is not None:
+            raise LockedError
+        self._locked = (session, generation)
+
+    def is_locked(self, generation: Generation) -> bool:
+        return self._locked is not None and self._locked[1] == generation
+
+    def unlock(self, session: "Session", *, of_transaction: bool = False) -> None:
+        if self._locked is not None and self._locked[0] is session:
+            self._locked = None
+        if self._alone is session and not of_transaction:
+            self._alone = None
+        self.changed()
 
     def _end_sessions(self) -> None:
-        self._alone, self._swap = None, None
+        self._alone, self._locked = None, None
         self.changed()
 
 
@@ -246,77 +273,62 @@ class MemoryStore:
 
 
 class Session:
-    """A connection on which generations are made, swapped and dropped. It ends with the process that has it, and with
-    the database: `lost` then does what the server does.
-    """
+    """A connection. It ends with the process that has it, and with the database; its locks go with it."""
 
     def __init__(self, database: MemoryDatabase) -> None:
         self._database = database
+        self._crashes = database.crashes
+        self._is_closed = False
+        self._at_commit: list[Callable[[], None]] | None = None
+        """What the transaction that is open does; None where none is."""
 
-    def lost(self) -> None:
-        database = self._database
-        if database._alone is self:
-            database._alone = None
-        if database._swap is not None and database._swap.session is self:
-            database._swap = None
-        database.changed()
+    def is_closed(self) -> bool:
+        return self._is_closed or self._database.is_away or self._crashes != self._database.crashes
+
+    def close(self) -> None:
+        self._is_closed = True
+        self._database.unlock(self)
+
+    async def ask(self, act: Callable[[], T]) -> T:
+        """Raises AwayError, and whatever `act` raises."""
+
+        def act_if_open() -> T:
+            if self.is_closed():
+                raise AwayError("the connection is closed")
+            return act()
+
+        return await self._database.question(act_if_open)
 
     @asynccontextmanager
-    async def alone(self) -> AsyncIterator[None]:
-        """Raises LockedError where somebody else makes or removes generations."""
-
-        def lock() -> None:
-            if self._database._alone is not None:
-                raise LockedError
-            self._database._alone = self
-
-        await self._database.question(lock)
+    async def transaction(self) -> AsyncIterator[None]:
+        self._at_commit = []
         try:
             yield
+            await self.ask(self._commit)
         finally:
-            self.lost()
+            self._at_commit = None
+            self._database.unlock(self, of_transaction=True)
 
-    @asynccontextmanager
-    async def swap(self, new: Generation, old: Generation | None) -> AsyncIterator["Swap"]:
-        """Raises LockedError, AwayError."""
-        database = self._database
+    def at_commit(self, act: Callable[[], None]) -> None:
+        """At once where no transaction is open."""
+        if self._at_commit is None:
+            act()
+        else:
+            self._at_commit.append(act)
 
-        def lock() -> Swap:
-            if database._swap is not None:
-                raise LockedError
-            made = None if old is None else database.generations[old.number]
-            database._swap = swap = Swap(self, made)
-            return swap
+    def _commit(self) -> None:
+        assert self._at_commit is not None
+        for act in self._at_commit:
+            act()
+        self._database.journal.flushed()
+        self._database.changed()
 
-        def commit() -> None:
-            if database._swap is not swap:
-                raise AwayError("the transaction is over")
-            database._swap = None
-            if swap.old is not None:
-                swap.old.tables.take_from_owners()
-                swap.old.status = "old"
-            database.generations[new.number].status = "live"
-            database.journal.flushed()
-            database.changed()
+    # Locks
 
-        swap = await database.question(lock)
-        try:
-            yield swap
-            await database.question(commit)
-        finally:
-            if database._swap is swap:
-                database._swap = None
-                database.changed()
+    def is_alone(self) -> bool:
+        """Takes the right to make and to remove generations, where nobody else has it."""
+        return self._database.lock_all(self)
 
-
-@dataclass(slots=True, eq=False)
-class Swap:
-    """A transaction. Nobody writes the old generation until it is over."""
-
-    session: Session
-    old: Made | None
-
-    @property
-    def positions(self) -> dict[int, int]:
-        """Of the old one."""
-        return {} if self.old is None else {p: at.next_offset for p, at in self.old.tables.positions.items()}
+    def lock_positions(self, generation: Generation) -> None:
+        """Until the transaction is over. Raises LockedError."""
+        self._database.lock_positions(self, generation)

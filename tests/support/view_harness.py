@@ -29,7 +29,9 @@ from services.ingest.existence import ThreadRows
 from services.ingest.frames import FoldedRecord, fact_json, folded_record
 from services.ingest.history import PAGE_BYTES_MAX, History, PostgresHistory
 from services.ingest.refusals import Standings
+from services.projector.effects import RelayStore
 from services.projector.generations import drop_views, migrate
+from services.projector.postgres_relay import PostgresRelayStore
 from services.projector.postgres_store import PostgresStore, PostgresStores
 from services.projector.projections.batch import Batch, Kept
 from services.projector.settings import ProjectorSettings
@@ -39,6 +41,7 @@ from services.runtime.transcripts import PostgresTranscripts, TranscriptStore
 from tests.support import histories
 from tests.support.applying import applier_of
 from tests.support.histories import KEY, plain_turn
+from tests.support.memory_relay import MemoryRelayStore
 from tests.support.memory_views import MemoryViews
 from tests.support.views_equal import decode_incoming
 from tests.support.walks import as_read
@@ -73,6 +76,9 @@ class Views(Protocol):
     @property
     def commands(self) -> CommandViews: ...
 
+    @property
+    def relay(self) -> RelayStore: ...
+
     def history(self, page_bytes_max: int = PAGE_BYTES_MAX) -> History: ...
 
     async def drop(self) -> None: ...
@@ -103,6 +109,7 @@ class InMemory:
         self.states: States = views
         self.transcripts: TranscriptStore = views
         self.commands: CommandViews = views
+        self.relay: RelayStore = MemoryRelayStore(views)
 
     def history(self, page_bytes_max: int = PAGE_BYTES_MAX) -> History:
         self._views.page_bytes_max = page_bytes_max
@@ -138,6 +145,7 @@ class InPostgres:
     def __post_init__(self) -> None:
         database = Database(TenantPool(self.pool), SECONDS_MAX)
         self.stores = _StoresToClose(self.dsn)
+        self.relay: RelayStore = PostgresRelayStore(self.dsn, ProjectorSettings())
         self.states: States = PostgresStates(self.pool)
         self.transcripts: TranscriptStore = PostgresTranscripts(self.pool, _sql_beside(transcripts.__file__))
         sql = _sql_beside(ingest_views.__file__)
@@ -189,6 +197,7 @@ async def in_postgres(dsn: str, server_dsn: str) -> AsyncIterator[InPostgres]:
     finally:
         for store in views.stores.opened:
             await store.close()
+        await views.relay.close()
         pool.terminate()
 
 
