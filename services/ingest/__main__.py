@@ -43,6 +43,7 @@ from services.ingest.quarantine_reports import QuarantineReports
 from services.ingest.reads import Reads
 from services.ingest.refusals import Refusals, Standings
 from services.ingest.settings import IngestSettings, UnsafeSettingsError, require_safe
+from services.ingest.state_at import StateLimits, StatesAt
 from services.ingest.tools import Tools
 from services.ingest.views import CommandViews
 
@@ -133,6 +134,7 @@ def wire(
         views=views,
         commands=commands,
         reads=Reads(database, sql),
+        states=StatesAt(database, sql, log, StateLimits.of(settings)),
         watches=watches,
         ops=Ops(
             database=database,

@@ -101,6 +101,41 @@ class Item(Answer):
     compacted_at: int | None
 
 
+class ContextItem(Answer):
+    seq: int
+    part: int
+    kind: Literal["message", "reasoning", "tool_call", "tool_result", "resolution", "summary"]
+    turn: int | None
+    step: int | None
+    place: int
+    content: JsonValue
+    digest: str
+    input: str | None
+    call: str | None
+
+
+class Context(Answer):
+    """What a model is shown, in order."""
+
+    hash: str
+    """sha256 over the items' digests, as `step.started` records it."""
+    count: int
+    items: list[ContextItem]
+
+
+class StateAnswer(Answer):
+    thread: str
+    seq: int
+    chain: str
+    """Hash chain of the thread up to this record."""
+    position: Position
+    """Of the record; offset -1 before the first."""
+    fold_version: int
+    state: dict[str, JsonValue]
+    """The folded control state, as `schemas/state.py` describes it. Its form belongs to the fold's version."""
+    context: Context
+
+
 class Input(Answer):
     seq: int
     input: str

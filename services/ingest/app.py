@@ -20,7 +20,7 @@ from services.ingest.body import invalid_request
 from services.ingest.dependencies import Dependencies
 from services.ingest.metrics import IngestMetrics
 from services.ingest.problems import INTERNAL, METHOD_NOT_ALLOWED, NOT_FOUND, OVERLOADED, Problem, ProblemError
-from services.ingest.routes import events, inputs, ops, reads, threads, tool_calls
+from services.ingest.routes import events, inputs, ops, reads, state, threads, tool_calls
 
 METHODS = ("GET", "POST", "PATCH", "HEAD", "OPTIONS", "PUT", "DELETE")
 OTHER = "other"
@@ -49,8 +49,8 @@ def create_app(dependencies: Dependencies) -> FastAPI:
 def api_routes() -> list[APIRoute]:
     """In the order in which requests are matched: the most frequent first."""
     routes = []
-    for router in (inputs.router, threads.router, events.router, reads.router, tool_calls.router, ops.router):
-        for route in router.routes:
+    for routed in (inputs, threads, events, reads, state, tool_calls, ops):
+        for route in routed.router.routes:
             assert isinstance(route, APIRoute)
             route.operation_id = route.name
             if list(inspect.signature(route.endpoint).parameters) == ["request"]:

@@ -15,6 +15,7 @@ from services.ingest.metrics import IngestMetrics
 from services.ingest.ops import Ops
 from services.ingest.reads import Reads
 from services.ingest.settings import IngestSettings
+from services.ingest.state_at import StatesAt
 from services.ingest.tools import Tools
 from services.ingest.views import CommandViews
 
@@ -30,6 +31,7 @@ class Dependencies:
     views: CommandViews
     commands: Commands
     reads: Reads
+    states: StatesAt
     watches: Watches
     ops: Ops
     tools: Tools

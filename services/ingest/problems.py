@@ -97,6 +97,12 @@ ARGUMENTS_DO_NOT_FIT = ProblemType(
     "The edited arguments do not fit the tool",
     "Correct the places that `errors` names; `schema` is what they have to fit. Nothing was recorded.",
 )
+STATE_OUT_OF_REACH = ProblemType(
+    "state-out-of-reach",
+    422,
+    "The state takes more than a limit allows",
+    "Ask for the newest state (leave out `at`), or read the log with `threadlog export`, which has no such limit.",
+)
 UNSTORABLE = ProblemType(
     "unstorable",
     422,
@@ -165,6 +171,7 @@ CATALOGUE: tuple[ProblemType, ...] = (
     UNSUPPORTED_MEDIA_TYPE,
     INVALID_REQUEST,
     ARGUMENTS_DO_NOT_FIT,
+    STATE_OUT_OF_REACH,
     UNSTORABLE,
     IDEMPOTENCY_CONFLICT,
     QUEUE_FULL,

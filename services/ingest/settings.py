@@ -7,7 +7,8 @@ from pydantic import Field
 
 from schemas.errors import ThreadlogError
 from schemas.topics import RECORD_BYTES_MAX
-from services.chassis.settings import MIB, Settings
+from services.chassis.roles import INGEST
+from services.chassis.settings import MIB, ROLE, Settings
 
 KIB = 1_024
 
@@ -17,6 +18,10 @@ class UnsafeSettingsError(ThreadlogError):
 
 
 class IngestSettings(Settings):
+    ingest_postgres_role: str = Field(default=INGEST, pattern=ROLE)
+    """What it acts as in Postgres, of the roles that `threadlog migrate` makes: the login has to be a member. Empty: as
+    the login is. What it reads for a tenant it reads as threadlog_reader all the same.
+    """
     ingest_host: str = "127.0.0.1"
     ingest_port: int = Field(default=8080, ge=0, le=65_535)
     """0 takes a free port and logs it."""
@@ -95,6 +100,19 @@ class IngestSettings(Settings):
     """Records that one of them reads, of any thread, before the stream is refused because the views are behind."""
     ingest_live_catch_up_seconds: float = Field(default=15, gt=0)
 
+    ingest_state_records_max: int = Field(default=200_000, ge=1)
+    """Records that are folded for a thread's state at a seq; `threadlog export` reads the log and has no such limit."""
+    ingest_state_bytes_max: int = Field(default=64 * MIB, ge=KIB)
+    """Data of the records that are folded for it, or of the items that it shows, as stored."""
+    ingest_state_items_max: int = Field(default=50_000, ge=1)
+    """Items of the model's context that it shows."""
+    ingest_state_log_reads_max: int = Field(default=1_000, ge=0)
+    """Records that have to be read from the log for it, because the views do not hold them as they were written."""
+    ingest_state_seconds: float = Field(default=10, gt=0)
+    """How long it may take, waiting for others among it."""
+    ingest_state_at_once_max: int = Field(default=2, ge=1)
+    """States at a seq that are folded at once."""
+
     ops_stuck_seconds: int = Field(default=300, ge=1)
     """A thread for which a service should act and that has shown nothing for so long is listed as stuck."""
     ops_step_seconds: int = Field(default=900, ge=1)
@@ -111,6 +129,10 @@ class IngestSettings(Settings):
     """What was found is told again to whoever asks within this time."""
     ops_refresh_seconds: float = Field(default=60, gt=0)
     """How often the metrics of what is stuck are brought up to date."""
+
+    @property
+    def postgres_role(self) -> str:
+        return self.ingest_postgres_role
 
 
 def require_safe(settings: IngestSettings) -> None:

@@ -5,7 +5,6 @@ from pydantic import BaseModel, JsonValue
 from starlette.requests import Request
 from starlette.responses import Response
 
-from schemas.ids import ThreadId, ThreadKey
 from services.chassis.states import StatesUnavailableError
 from services.ingest import openapi
 from services.ingest.dependencies import authorized, dependencies
@@ -22,6 +21,7 @@ from services.ingest.problems import (
     Problem,
     ProblemError,
 )
+from services.ingest.routes.parameters import thread_key, wait_at_least
 from services.ingest.settings import IngestSettings
 from services.ingest.stream import EventStream, StreamOptions
 from services.ingest.watch import WatchCutError
@@ -31,8 +31,9 @@ SEQ_MAX = 2**53 - 1
 
 DESCRIPTION = """
 With `Accept: text/event-stream`, server-sent events: first the thread's records after the cursor, then what comes.
-Each fact has its seq as `id`, its type as `event`, and as `data` the record with what the fold made of it. `delta` and
-`tool_output` are live only and carry no id. `cut` is the last event of a stream that the server ends; its `after` is
+Each fact has its seq as `id`, its type as `event`, and as `data` the record with what the fold made of it: its
+`effect`, and the `reason` where that is not `applied`, so that a lost race explains itself. `delta` and `tool_output`
+are live only and carry no id. `cut` is the last event of a stream that the server ends; its `after` is
 the cursor to come back with.
 
 Otherwise a page: `{"events": [...], "next_after": n, "end": bool}`; `end` says that the views hold nothing later yet.
@@ -50,7 +51,18 @@ def _parameters() -> list[JsonValue]:
         parameter("query", "after", seq, "The cursor: the seq of the last record that is already here."),
         parameter("header", "Last-Event-ID", seq, "The same, as browsers send it; it goes before `after`."),
         parameter("query", "until", {"enum": ["turn_end"]}, "Close the stream after the next turn.ended that applied."),
-        parameter("query", "effects", {"enum": ["applied"]}, "Leave out records that took no effect."),
+        parameter(
+            "query",
+            "effects",
+            {"enum": ["all", "applied"], "default": "all"},
+            "Show every record, or leave out those that took no effect.",
+        ),
+        parameter(
+            "query",
+            "at_least",
+            {"type": "string", "maxLength": 60},
+            "Wait until the views hold this: `partition:offset` of a command's answer, or a seq of the thread.",
+        ),
         parameter("query", "limit", {"type": "integer", "minimum": 1}, "Events of a page, up to a limit."),
     ]
 
@@ -85,12 +97,13 @@ router = APIRouter(tags=["events"])
 async def events(request: Request) -> Response:
     principal = await authorized(request, "threads:read")
     deps = dependencies(request)
-    key = ThreadKey(principal.tenant, ThreadId(request.path_params["thread"]))
+    key = thread_key(principal.tenant, request.path_params["thread"])
     query = request.query_params
     after = _cursor(request.headers.get("last-event-id") or query.get("after"))
-    applied_only = _choice(query.get("effects"), "effects", "applied")
-    until_turn_end = _choice(query.get("until"), "until", "turn_end")
+    applied_only = _choice(query.get("effects"), "effects", "all", "applied") == "applied"
+    until_turn_end = _choice(query.get("until"), "until", "turn_end") is not None
     limit = _limit(query.get("limit"), deps.settings)
+    await wait_at_least(deps, query.get("at_least"), key)
     await deps.known.require(key)
     try:
         if EVENT_STREAM not in request.headers.get("accept", ""):
@@ -142,10 +155,10 @@ def _limit(text: str | None, settings: IngestSettings) -> int:
     return int(text)
 
 
-def _choice(text: str | None, name: str, choice: str) -> bool:
-    if text not in {None, choice}:
-        raise _invalid(name, f"{choice!r} or left out", text or "")
-    return text is not None
+def _choice(text: str | None, name: str, *choices: str) -> str | None:
+    if text is not None and text not in choices:
+        raise _invalid(name, f"{' or '.join(map(repr, choices))}, or left out", text)
+    return text
 
 
 def _invalid(name: str, expected: str, text: str) -> ProblemError:

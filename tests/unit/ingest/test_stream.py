@@ -285,6 +285,10 @@ async def test_a_page_is_json_from_the_views() -> None:
         page = orjson.loads((await get(world, f"{PATH}?effects=applied")).body)
         assert [(event["seq"], event["effect"]) for event in page["events"]] == [(1, "applied"), (3, "applied")]
         assert (page["next_after"], page["end"]) == (3, True)
+        both = [(await get(world, f"{PATH}{query}")).body for query in ("", "?effects=all")]
+        assert both[0] == both[1]
+        assert [event["effect"] for event in orjson.loads(both[0])["events"]] == ["applied", "superseded", "applied"]
+        assert orjson.loads(both[0])["events"][1]["reason"] == "the thread exists"
         page = orjson.loads((await get(world, f"{PATH}?after=3")).body)
         assert page == {"events": [], "next_after": 3, "end": True}
 
@@ -297,7 +301,8 @@ async def test_a_page_is_json_from_the_views() -> None:
         ("after=99999999999999999999", 400, "bad-cursor"),
         ("after=٣", 400, "bad-cursor"),
         ("after=2", 400, "bad-cursor"),
-        ("effects=all", 422, "invalid-request"),
+        ("effects=none", 422, "invalid-request"),
+        ("at_least=x", 400, "bad-cursor"),
         ("until=tomorrow", 422, "invalid-request"),
         ("limit=0", 422, "invalid-request"),
         ("limit=100000", 422, "invalid-request"),

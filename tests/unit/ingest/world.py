@@ -42,6 +42,7 @@ from services.ingest.problems import VIEWS_UNAVAILABLE, Problem, ProblemError
 from services.ingest.reads import Reads
 from services.ingest.refusals import CallStanding, Decided, InputStanding, Refusals
 from services.ingest.settings import IngestSettings
+from services.ingest.state_at import StatesAt
 from services.ingest.tools import Tools
 from services.ingest.views import CommandViews
 from tests.support.simulated_log import SimulatedBroker, SimulatedLog
@@ -271,6 +272,7 @@ class World:
                 views=cast("CommandViews", self.views),
                 commands=self.commands,
                 reads=cast("Reads", None),
+                states=cast("StatesAt", None),
                 watches=cast("Watches", None),
                 ops=cast("Ops", None),
                 tools=Tools(self.catalog),
