@@ -24,14 +24,11 @@ from schemas.events import (
 from schemas.ids import ThreadKey
 from schemas.state import NOTHING, ThreadState
 from schemas.thread import Verdict
-from schemas.topics import THREAD_EVENTS_DLQ
 from tests.simulation.clients import Clients, Command, Watcher
-from tests.simulation.memo import decode_incoming
 from tests.simulation.model import SeededModel
 from tests.simulation.processes import IngestProcess
 from tests.simulation.world import CLIENT_TOOL, SimulationWorld
-from tests.support.service_world import TOPIC, ExecutorProcess, Judged, RuntimeProcess
-from tests.support.views_equal import assert_views_equal
+from tests.support.service_world import ExecutorProcess, Judged, RuntimeProcess
 
 
 class Broken(NamedTuple):
@@ -364,43 +361,6 @@ def places_are_given_back(run: Run) -> Iterator[Broken]:
     for process in run.world.alive(ExecutorProcess):
         if process.is_up and process.executor._places.taken:
             yield Broken(f"{process.owner} holds places of calls that ended")
-
-
-@invariant
-def views_equal_a_fold_from_zero(run: Run) -> Iterator[Broken]:
-    world = run.world
-    partitions = range(world.options.partitions)
-    try:
-        assert_views_equal(
-            world.store,
-            {partition: world.broker.records(TOPIC, partition) for partition in partitions},
-            world.partition_of,
-            decode_incoming,
-        )
-    except AssertionError as error:
-        yield Broken(str(error))
-
-
-@invariant
-def views_stand_still_where_the_database_refuses_a_record(run: Run) -> Iterator[Broken]:
-    """Of its thread, and of no other; with a dead letter, which is on its topic as well."""
-    tables = run.world.store.tables
-    assert tables is not None
-    for key in run.threads:
-        row = tables.state(key)
-        if row is not None and (row.quarantined is not None) != run.is_set_aside(key):
-            yield Broken(f"its views say {row.quarantined}", key)
-    told = {at for partition in range(run.world.options.partitions) for at in dead_letters_told(run.world, partition)}
-    kept = {(whose[1], *place) for whose, rows in tables.groups("dead_letters").items() for place in rows}
-    if told != kept:
-        yield Broken(f"dead letters in the views: {sorted(kept)}, on their topic: {sorted(told)}")
-
-
-def dead_letters_told(world: SimulationWorld, partition: int) -> Iterator[tuple[int, int]]:
-    """Partition and offset of each; some come twice."""
-    for letter in world.broker.records(THREAD_EVENTS_DLQ.name, partition):
-        headers = dict(letter.headers)
-        yield int(headers["threadlog_partition"]), int(headers["threadlog_offset"])
 
 
 # Clients

@@ -21,6 +21,7 @@ from services.ingest.tools import Tools
 from services.projector.loop import Projector
 from services.projector.metrics import ProjectorMetrics
 from services.projector.settings import ProjectorSettings
+from tests.support.memory_relay import MemoryRelayStore
 from tests.support.service_world import Process
 
 if TYPE_CHECKING:
@@ -237,6 +238,7 @@ class ProjectorProcess(Process):
             world.clock,
             ProjectorMetrics.register(CollectorRegistry()),
             self.incarnation,
+            MemoryRelayStore(world.store),
         )
         self.running = self.spawn(self.projector.run(self.stopping), "projector")
         self.is_up = True

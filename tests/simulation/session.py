@@ -15,9 +15,10 @@ from typing import Any
 import structlog
 
 from schemas.state import ThreadState
+from tests.simulation import derived
 from tests.simulation import meaning as meaning  # noqa: PLC0414  # its invariants are among those that are checked
 from tests.simulation.clients import Clients, Watcher
-from tests.simulation.invariants import Broken, Run, ViolationError, check_all, views_equal_a_fold_from_zero
+from tests.simulation.invariants import Broken, Run, ViolationError, check_all
 from tests.simulation.memo import decoding_once
 from tests.simulation.model import SeededModel
 from tests.simulation.people import Owner
@@ -87,7 +88,7 @@ class Session:
         store.refuses = None
         store.drop()
         await self._until(self._views_behind)
-        for broken in views_equal_a_fold_from_zero(self._run()):
+        for broken in derived.views_equal_a_fold_from_zero(self._run()):
             raise ViolationError("views heal", broken)
 
     async def _watch(self) -> None:
@@ -140,6 +141,7 @@ class Session:
             if watcher.seq != judged[watcher.key].state.seq:
                 yield f"{watcher.name} has seen {watcher.seq} of {judged[watcher.key].state.seq}"
         yield from self._views_behind()
+        yield from self._effects_behind()
         for partition in range(world.options.partitions):
             for kind in (RuntimeProcess, ExecutorProcess):
                 if not any(partition in process.loop.partitions for process in world.alive(kind) if process.is_up):
@@ -150,6 +152,13 @@ class Session:
         for partition in range(world.options.partitions):
             if world.store.next_offset(partition) != world.end(partition):
                 yield f"the views are at {world.store.next_offset(partition)} of {world.end(partition)}"
+
+    def _effects_behind(self) -> Iterator[str]:
+        """Each record of a simulation has a seq, and thereby an effect."""
+        for partition in range(self.world.options.partitions):
+            told = len(derived.first_copies(self.world, partition))
+            if told != self.world.end(partition):
+                yield f"{told} effects of {self.world.end(partition)} are told"
 
     def _check(self) -> None:
         check_all(self._run())

@@ -11,7 +11,7 @@ from schemas.ids import ThreadKey
 from schemas.state import ThreadState
 from schemas.thread import Verdict
 from schemas.tools import CLIENT_POOL, CLIENT_SOURCE, CatalogSource, ToolSpec
-from schemas.topics import THREAD_EVENTS_DLQ
+from schemas.topics import THREAD_EFFECTS, THREAD_EVENTS_DLQ
 from services.chassis.fold_loop import FoldLoopSettings
 from services.chassis.log import TopicPartition
 from services.runtime.limits import Limits
@@ -86,6 +86,7 @@ class SimulationWorld(World):
         )
         super().__init__(model, options=options, faults=plan.faults(seed), idempotent=plan.idempotent, tools=TOOLS)
         self.broker.add_topic(THREAD_EVENTS_DLQ.name, plan.partitions)
+        self.broker.add_topic(THREAD_EFFECTS.name, plan.partitions)
         self.story = story
         self.broker.on_agreed = self._agreed
         self.at_record: Callable[[Record], None] = lambda _record: None
