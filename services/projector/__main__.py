@@ -14,6 +14,23 @@ from services.projector.postgres_relay import PostgresRelayStore
 from services.projector.postgres_store import PostgresStores
 from services.projector.settings import ProjectorSettings
 
+from services.projector.upgrade import done_before, own_generation_live
+
+
+class Waits:
+    """Whether the projector was held up since the last look: by its database, or by another owner of its partitions."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._registry = registry
+        self._seen = self._count()
+
+    def __call__(self) -> bool:
+        before, self._seen = self._seen, self._count()
+        return self._seen != before
+
+    def _count(self) -> float:
+        names = ("threadlog_projector_retries_total", "threadlog_projector_fenced_total")
+        return sum([self._registry.get_sample_value(name) or 0.0 for name in names])
 
 async def serve(settings: ProjectorSettings, lifecycle: Lifecycle) -> None:
     registry = CollectorRegistry()
@@ -30,6 +47,9 @@ async def serve(settings: ProjectorSettings, lifecycle: Lifecycle) -> None:
             around.log, stores, settings, SystemClock(), metrics, draw_id()[:8], relay_store
         )
         await projector.run(lifecycle.stopping)
+        building = own_generation_live(around.log, stores, settings.postgres_dsn, settings, metrics)
+        if not await done_before(lifecycle.stopping, building):
+            return
 
 
 def main() -> int:

@@ -28,6 +28,7 @@ from schemas.ids import ThreadKey
 from services.chassis.clock import Clock
 from services.chassis.log import Incoming
 from services.projector.errors import ProjectorError, RowRefusedError
+from services.projector.last_records import digest_of
 from services.projector.metrics import ProjectorMetrics
 from services.projector.projections.batch import Batch, Kept, Refused
 from services.projector.projections.dead_letters import DeadLetter
@@ -293,11 +294,11 @@ def _take(position: _Position | None, offset: int) -> bool:
 
 
 def _spans(chunk: _Chunk) -> list[Span]:
-    ends = {incoming.partition: incoming.offset + 1 for incoming, _ in chunk.items}
+    last = {incoming.partition: incoming for incoming, _ in chunk.items}
     spans = []
-    for partition, to_offset in sorted(ends.items()):
+    for partition, record in sorted(last.items()):
         position = chunk.positions[partition]
-        spans.append(Span(partition, position.owner_epoch, position.stored, to_offset))
+        spans.append(Span(partition, position.owner_epoch, position.stored, record.offset + 1, digest_of(record)))
     return spans
 
 

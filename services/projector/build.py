@@ -8,14 +8,15 @@ rows of both can be compared.
 import asyncio
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final
+from typing import Final, Protocol
 
 from prometheus_client import CollectorRegistry
 
 from schemas.topics import THREAD_EVENTS
 from services.chassis.clock import SystemClock
 from services.chassis.log import Incoming, Log, Reader, TopicPartition
-from services.projector.apply import Applier, PublishDeadLetters
+from services.projector.apply import Applier
+from services.projector.dead_letter_topic import DeadLetterTopic
 from services.projector.metrics import ProjectorMetrics
 from services.projector.projections.dead_letters import DeadLetter
 from services.projector.retries import again_while_away
@@ -29,19 +30,48 @@ Positions = Mapping[TopicPartition, int]
 OnPositions = Callable[[Positions], None]
 
 
-async def publish_nothing(dead: Sequence[DeadLetter]) -> None:
-    """Whoever writes the live generation has published them."""
-
-
 def say_nothing(positions: Positions) -> None:
     pass
 
 
-class Build:
-    """For one task: `open`, then `read_to` as often as wanted, then `close`, which closes the store too.
+class Filling(Protocol):
+    """One generation that is filled: in this process (Build), or by several (workers.Workers).
 
     All raise FenceError where somebody else has taken the generation over, GenerationGoneError where it was dropped.
-    While the database is away they wait. What `only` leaves out counts as read, and leaves no rows.
+    While the database is away they wait.
+    """
+
+    async def open(self) -> None:
+        """First of all. It is written by nobody else from now on."""
+        ...
+
+    def positions(self) -> dict[TopicPartition, int]:
+        """Everything below was read; after `read_to` it is committed."""
+        ...
+
+    def pause(self) -> None:
+        """Begin no further batch until `go_on`."""
+        ...
+
+    def go_on(self) -> None: ...
+
+    async def read_to(
+        self, ends: Positions, on_progress: OnPositions = say_nothing, publish_from: Mapping[int, int] | None = None
+    ) -> None:
+        """All records below these offsets, and none beyond, of the partitions that are named, and committed.
+
+        The log has to reach there. `on_progress` is called after each batch. Dead letters go to their topic from these
+        offsets of their partitions on (0 where none is given), or not at all: whoever wrote the live generation has
+        published the others.
+        """
+        ...
+
+    async def close(self) -> None: ...
+
+
+class Build:
+    """Implements `Filling`, for one task: `open`, then `read_to` as often as wanted, then `close`, which closes the
+    store too. What `only` leaves out counts as read, and leaves no rows.
     """
 
     def __init__(
@@ -53,7 +83,6 @@ class Build:
         owner: str,
         partitions: Iterable[int] | None = None,
         only: Callable[[Incoming], bool] | None = None,
-        publish: PublishDeadLetters = publish_nothing,
         records_per_second: float | None = None,
     ) -> None:
         self._log = log
@@ -63,8 +92,9 @@ class Build:
         self._partitions = partitions
         """None are all."""
         self._only = only
-        self._publish = publish
         self._metrics = ProjectorMetrics.register(CollectorRegistry())
+        self._dead_letters = DeadLetterTopic(log.appender, settings, self._metrics)
+        self._publish_from: Mapping[int, int] | None = None
         self._applier: Applier | None = None
         self._reader: Reader | None = None
         self._read: dict[TopicPartition, int] = {}
@@ -100,21 +130,18 @@ class Build:
         self._reader = await log.reader(self._read)
 
     def positions(self) -> dict[TopicPartition, int]:
-        """Everything below was read; after `read_to` it is committed."""
         return dict(self._read)
 
     def pause(self) -> None:
-        """Begin no further batch until `go_on`."""
         self._may_go_on.clear()
 
     def go_on(self) -> None:
         self._may_go_on.set()
 
-    async def read_to(self, ends: Positions, on_progress: OnPositions = say_nothing) -> None:
-        """All records below these offsets, and none beyond, of the partitions that are named, and committed.
-
-        The log has to reach there. `on_progress` is called after each batch.
-        """
+    async def read_to(
+        self, ends: Positions, on_progress: OnPositions = say_nothing, publish_from: Mapping[int, int] | None = None
+    ) -> None:
+        self._publish_from = publish_from
         self._held_reader.pause(self._read.keys() - ends.keys())
         self._held_reader.resume([tp for tp in ends if not self._has_reached(tp, ends)])
         while not all(self._has_reached(tp, ends) for tp in ends):
@@ -131,6 +158,12 @@ class Build:
         await self._store.close()
         if self._reader is not None:
             await self._reader.close()
+
+    async def _publish(self, dead: Sequence[DeadLetter]) -> None:
+        begins = self._publish_from
+        if begins is not None:
+            new = [one for one in dead if one.incoming.offset >= begins.get(one.incoming.partition, 0)]
+            await self._dead_letters.publish(new)
 
     # Reading
 

@@ -51,7 +51,11 @@ class NotMigratedError(ThreadlogError):
 
 
 class OtherVersionError(ThreadlogError):
-    pass
+    """The live views are not of this software's version."""
+
+    def __init__(self, message: str, *, is_older_than_software: bool = False) -> None:
+        super().__init__(message)
+        self.is_older_than_software = is_older_than_software
 
 
 async def migrate(dsn: str) -> tuple[str, ...]:
@@ -108,10 +112,19 @@ def check_generation(generation: Generation, cluster_id: str) -> None:
             "`threadlog rebuild` to build the views from this log."
         )
     if not fits(generation):
+        views = f"fold {generation.fold_version} and projection {generation.projection_version}"
+        software = f"fold {FOLD_VERSION} and projection {PROJECTION_VERSION}"
+        if generation.fold_version <= FOLD_VERSION and generation.projection_version <= PROJECTION_VERSION:
+            raise OtherVersionError(
+                f"the live views are of {views}, this version of threadlog is newer: {software}. Run `threadlog "
+                "rebuild` with it, beside the running services, then start its own; or let the projector do it: "
+                "THREADLOG_PROJECTOR_OTHER_VERSION=build.",
+                is_older_than_software=True,
+            )
         raise OtherVersionError(
-            f"the live views are of fold {generation.fold_version} and projection {generation.projection_version}, "
-            f"this version of threadlog has {FOLD_VERSION} and {PROJECTION_VERSION}. Run `threadlog rebuild` with the "
-            "newer of the two versions, then start its services."
+            f"the live views are of {views}, this version of threadlog is older: {software}. Start the newer version; "
+            "or, to go back to this one, `threadlog generations use N` with a generation that it made, or `threadlog "
+            "rebuild`."
         )
 
 
@@ -189,7 +202,7 @@ async def view_checksums(connection: asyncpg.Connection | asyncpg.Pool, schema: 
 
 def checksum_columns(view: str) -> str:
     """Those that the log determines."""
-    return 'topic, "partition", next_offset, cluster_id' if view == "positions" else "*"
+    return 'topic, "partition", next_offset, cluster_id, last_record' if view == "positions" else "*"
 
 
 async def _first(connection: asyncpg.Connection, cluster_id: str) -> Generation:

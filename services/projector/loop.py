@@ -32,6 +32,7 @@ from services.projector.errors import (
     ProjectorError,
     StoreAwayError,
 )
+from services.projector.last_records import replaced_records
 from services.projector.metrics import ProjectorMetrics
 from services.projector.pacing import Pacing
 from services.projector.retries import again_while_away
@@ -84,6 +85,8 @@ class Projector:
         """By partition: what was read and not submitted."""
         self._reported: dict[TopicPartition, int] = {}
         self._look_at = 0.0
+        self._checked: set[int] = set()
+        """Partitions whose last record in the views was seen to be that of the log."""
         self.is_ready = False
 
     @classmethod
@@ -278,6 +281,7 @@ class Projector:
         for partition, claim in claims.items():
             self._check(partition, claim, ends[TopicPartition(TOPIC, partition)])
         self._held.hold(claims)
+        await self._check_last_records(claims)
         if self._relay is not None:
             self._relay.hold(store.generation, claims, {tp.partition: end for tp, end in ends.items()})
         for partition in claims:
@@ -295,6 +299,24 @@ class Projector:
             )
 
     async def _reclaim(self, reader: Reader) -> None:
+    async def _check_last_records(self, claims: Mapping[int, Claim]) -> None:
+        """Once for each partition: a topic that is made anew while it is read ends its readers."""
+        digests = {
+            TopicPartition(TOPIC, partition): (claim.next_offset - 1, claim.last_record)
+            for partition, claim in claims.items()
+            if claim.last_record and partition not in self._checked
+        }
+        timeout_seconds = self._settings.projector_last_record_seconds
+        replaced = await replaced_records(self._log, digests, timeout_seconds) if digests else []
+        if replaced:
+            tp = replaced[0]
+            raise OtherLogError(
+                f"the record at offset {digests[tp][0]} of {TOPIC}/{tp.partition} is not the one that the views were "
+                "built from: the topic was made anew, or restored differently. Use another database, or run `threadlog "
+                "rebuild` to build the views from the log as it is now."
+            )
+        self._checked |= claims.keys()
+
         now = asyncio.get_running_loop().time()
         due = [partition for partition, at in self._to_reclaim.items() if at <= now]
         assigned = {tp.partition for tp in reader.assignment()}

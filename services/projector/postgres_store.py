@@ -78,7 +78,7 @@ class PostgresStore:
             rows = await connection.fetch(
                 self._sql["claim_positions"], self.generation.topic, sorted(partitions), owner, cluster_id
             )
-        return {row["partition"]: Claim(row["next_offset"], row["owner_epoch"], row["cluster_id"]) for row in rows}
+        return {row[0]: Claim(row[1], row[2], row[3], row[4] or "") for row in rows}
 
     async def positions(self) -> dict[int, StoredPosition]:
         async with self._connected(self._loader) as connection:

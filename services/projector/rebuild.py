@@ -1,240 +1,383 @@
 """A new generation from the beginning of the log, beside the live one, which it then takes the place of.
 
-It reads until it is close to the end. Then, in one transaction, the live generation's positions are locked and their
-epochs raised, so that its projector can write no more; the new generation goes on to where the old one was and to the
-end of the log as of now; the views are re-pointed. Readers see the old generation up to that commit and the new one
-from there on, never a position that is behind.
+It reads until it is close to the live one, is compared with it where that is asked for, reads until it is close to the
+end of the log, and is swapped in (see `projector.swap`). While the live one falls behind, it pauses.
+
+It can end at any moment, by any means: what was built stays, and the next rebuild goes on with it.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
 import asyncpg
 import structlog
-from prometheus_client import CollectorRegistry
 
-from schemas.errors import ThreadlogError
-from schemas.topics import THREAD_EVENTS
-from services.chassis.clock import SystemClock
-from services.chassis.log import Incoming, Log, Reader, TopicPartition
-from services.projector.apply import Applier
-from services.projector.database import connect
-from services.projector.dead_letter_topic import DeadLetterTopic
+from services.chassis.log import Log, LogError, TopicPartition
+from services.projector.build import Build, Filling, OnPositions, Positions
+from services.projector.compare import Difference, differences_between
+from services.projector.database import AWAY, connect
+from services.projector.errors import RebuildError
+from services.projector.exclusive import Exclusive
 from services.projector.garbage import collecting_seldom
 from services.projector.generations import (
-    ADVISORY_LOCK,
     create_generation,
     drop_generation,
+    fits,
+    is_there,
     live_generation,
-    make_live,
     unfinished_generations,
 )
-from services.projector.metrics import ProjectorMetrics
 from services.projector.postgres_store import PostgresStore
-from services.projector.projections.dead_letters import DeadLetter
+from services.projector.same_log import is_built_from
 from services.projector.settings import ProjectorSettings
 from services.projector.store import Generation
+from services.projector.swap import stored_positions, swap
+from services.projector.workers import Workers
 
-TOPIC: Final = THREAD_EVENTS.name
-POLL_MS: Final = 100
-SWAP_AGAIN_SECONDS: Final = 0.2
+DIFFERENCES_SHOWN_MAX: Final = 20
 
 logger = structlog.get_logger()
 
 
-class RebuildError(ThreadlogError):
-    """The live views are as they were."""
-
-
 @dataclass(frozen=True, slots=True)
 class Progress:
-    phase: Literal["reading", "swapping", "done"]
+    phase: Literal["reading", "comparing", "swapping", "done"]
     generation: int
     records_done: int
     records_total: int
     """What there is to read, as of now: offsets, so that gaps count."""
     seconds: float
+    records_now: int = 0
+    """Of those done, what this run has read; the others were there when it began."""
+    is_paused: bool = False
+    """The live generation is behind and has the machine for itself."""
+    differences: Sequence[Difference] = ()
+    """Once compared."""
 
     @property
     def records_per_second(self) -> float:
-        return self.records_done / self.seconds if self.seconds else 0.0
+        return self.records_now / self.seconds if self.seconds else 0.0
+
+    @property
+    def seconds_left(self) -> float | None:
+        rate = self.records_per_second
+        return (self.records_total - self.records_done) / rate if rate else None
 
 
 OnProgress = Callable[[Progress], None]
 
 
 async def rebuild(
-    log: Log, dsn: str, settings: ProjectorSettings, on_progress: OnProgress, *, keep_old: bool = False
+    log: Log,
+    dsn: str,
+    settings: ProjectorSettings,
+    on_progress: OnProgress,
+    *,
+    keep_old: bool = False,
+    compare: bool = False,
+    restart: bool = False,
+    force: bool = False,
 ) -> Generation:
-    """The generation that is live now. Raises RebuildError, leaving the live one as it was.
+    """The generation that is live now. Raises RebuildError and BusyError, leaving the live one as it was.
 
-    One at a time; what an earlier one left unfinished is dropped.
+    Goes on with what an earlier one left unfinished, if that is of the same versions and log and there is no `restart`.
+    `force` swaps although the comparison has found differences.
     """
     cluster_id = await log.cluster_id()
-    connection = await connect(dsn, settings)
-    try:
-        if not await connection.fetchval("select pg_try_advisory_lock($1)", ADVISORY_LOCK):
-            raise RebuildError("another rebuild, or a drop of the views, is running on this database")
-        old = await live_generation(connection)
-        for unfinished in await unfinished_generations(connection):
-            await drop_generation(connection, unfinished)
-        async with connection.transaction():
-            generation = await create_generation(connection, cluster_id)
+    async with Exclusive(dsn, settings) as alone:
+        old = await alone.do(live_generation)
+        generation = await _begun(alone, log, settings, cluster_id, restart=restart)
+        work = Rebuild(log, dsn, settings, on_progress, alone, generation, old)
         try:
             async with asyncio.timeout(settings.projector_rebuild_seconds_max):
                 with collecting_seldom():
-                    await _Rebuild(log, dsn, settings, on_progress, connection, generation, old).run()
+                    await work.run(compare=compare, force=force)
         except TimeoutError:
             seconds = settings.projector_rebuild_seconds_max
-            raise RebuildError(f"not caught up within {seconds:.0f} s; the live views are as they were") from None
-        finally:
-            if not connection.is_closed():
-                for unfinished in await unfinished_generations(connection):
-                    await drop_generation(connection, unfinished)
+            raise RebuildError(
+                f"not caught up within {seconds:.0f} s; the live views are as they were. Run it again to go on with "
+                "what was built."
+            ) from None
         if old is not None and not keep_old:
-            await drop_generation(connection, old)
-    finally:
-        await connection.close(timeout=settings.postgres_connect_timeout_seconds)
+            await drop_when_unread(alone, old, settings)
     return generation
 
 
-class _Rebuild:
+async def drop_when_unread(alone: Exclusive, generation: Generation, settings: ProjectorSettings) -> bool:
+    """False where reads that began before the swap use it for too long."""
+
+    async def once(connection: asyncpg.Connection) -> bool:
+        try:
+            async with connection.transaction():
+                await connection.execute(
+                    f"set local lock_timeout = {max(1, int(1000 * settings.projector_swap_lock_seconds))}"
+                )
+                await drop_generation(connection, generation)
+        except (asyncpg.LockNotAvailableError, asyncpg.DeadlockDetectedError):
+            return False
+        return True
+
+    for _ in range(settings.projector_swap_tries_max):
+        if await alone.do(once):
+            return True
+        await asyncio.sleep(settings.projector_retry_seconds)
+    logger.warning("generation_still_read", generation=generation.number)
+    return False
+
+
+async def _begun(
+    alone: Exclusive, log: Log, settings: ProjectorSettings, cluster_id: str, *, restart: bool
+) -> Generation:
+    """What is to be filled: the last unfinished one, if it can be gone on with, or a new one."""
+    kept: Generation | None = None
+    for unfinished in reversed(await alone.do(unfinished_generations)):
+        can_go_on = not restart and kept is None and await _can_go_on(alone, log, settings, unfinished, cluster_id)
+        if can_go_on:
+            kept = unfinished
+        else:
+            await alone.do(lambda connection, gone=unfinished: drop_generation(connection, gone))  # type: ignore[misc]  # a lambda with a default
+
+    logger.info("rebuild_begins", goes_on_with=None if kept is None else kept.number)
+    return kept if kept is not None else await alone.do(lambda connection: _created(connection, cluster_id))
+
+
+async def _created(connection: asyncpg.Connection, cluster_id: str) -> Generation:
+    async with connection.transaction():
+        return await create_generation(connection, cluster_id)
+
+
+async def _can_go_on(
+    alone: Exclusive, log: Log, settings: ProjectorSettings, generation: Generation, cluster_id: str
+) -> bool:
+    if not fits(generation) or not await alone.do(lambda connection: is_there(connection, generation)):
+        return False
+    return await is_built_from(generation, log, cluster_id, alone, settings)
+
+
+class Rebuild:
+    """One generation from where it stands to its swap."""
+
     def __init__(
         self,
         log: Log,
         dsn: str,
         settings: ProjectorSettings,
         on_progress: OnProgress,
-        connection: asyncpg.Connection,
+        alone: Exclusive,
         generation: Generation,
         old: Generation | None,
     ) -> None:
         self._log = log
+        self._dsn = dsn
         self._settings = settings
         self._on_progress = on_progress
-        self._connection = connection
-        self._old = old
-        self._store = PostgresStore(dsn, settings, generation)
+        self._alone = alone
         self._generation = generation
-        self._metrics = ProjectorMetrics.register(CollectorRegistry())
-        self._published_below: Mapping[int, int] = {}
-        """The live projector has published the dead letters below these offsets."""
-        self._begins: Mapping[TopicPartition, int] = {}
-        self._taken: dict[TopicPartition, int] = {}
-        """Offset of the first record that was not read."""
+        self._old = old
+        self._filling = _filling(log, dsn, settings, generation)
+        self._begins: Positions = {}
+        self._done_before = 0
+        self._is_same_log = False
+        self._is_paused = False
         self._started = asyncio.get_running_loop().time()
 
-    async def run(self) -> None:
-        log, generation = self._log, self._generation
-        partitions = await log.partition_count(TOPIC)
-        tps = [TopicPartition(TOPIC, partition) for partition in range(partitions)]
-        self._published_below = await self._old_positions("select")
-        topic = DeadLetterTopic(log.appender, self._settings, self._metrics)
-
-        async def publish(dead: Sequence[DeadLetter]) -> None:
-            below = self._published_below
-            await topic.publish([one for one in dead if one.incoming.offset >= below.get(one.incoming.partition, 0)])
-
-        applier = Applier(
-            self._store,
-            lambda key: log.partition_for(key.to_bytes(), partitions),
-            publish,
-            SystemClock(),
-            self._settings,
-            self._metrics,
+    async def run(self, *, compare: bool, force: bool) -> None:
+        log, old = self._log, self._old
+        self._is_same_log = old is not None and await is_built_from(
+            old, log, self._generation.cluster_id, self._alone, self._settings
         )
-        claims = await self._store.claim(range(partitions), "rebuild", generation.cluster_id)
-        applier.hold(claims)
-        self._begins = await log.begin_offsets(tps)
-        self._taken = dict(self._begins)
-        reader = await log.reader(self._begins)
         try:
-            await self._read_until_close(reader, applier)
-            await self._swap(reader, applier)
+            await self._filling.open()
+            self._begins = await log.begin_offsets(self._filling.positions())
+            self._done_before = self._done()
+            async with self._sparing(old if self._is_same_log else None):
+                if compare and old is not None and self._is_same_log:
+                    await self._catch_up(lambda: self._positions_of(old))
+                    self._judge(old, await self._compared(old), force=force)
+                await self._catch_up(self._ends)
+            self._filling.go_on()
+            await swap(
+                self._alone,
+                log,
+                self._filling,
+                self._generation,
+                old,
+                self._settings,
+                is_same_log=self._is_same_log,
+                catch_up=lambda: self._catch_up(self._ends),
+                on_progress=lambda targets: self._reporting("swapping", targets),
+            )
         finally:
-            await applier.abandon()
-            await self._store.close()
-            await reader.close()
-        self._report("done", self._taken)
+            await self._filling.close()
+        self._report("done", self._filling.positions())
 
-    async def _read_until_close(self, reader: Reader, applier: Applier) -> None:
-        """To within one batch of the end."""
+    # Reading
+
+    async def _catch_up(self, where: Callable[[], Awaitable[Positions]]) -> None:
+        """To within one batch of there."""
         while True:
-            ends = await self._log.end_offsets(self._taken)
-            await self._read(reader, applier, ends)
-            ends = await self._log.end_offsets(self._taken)
-            if (
-                sum(ends[tp] - offset for tp, offset in self._taken.items())
-                <= self._settings.projector_batch_records_max
-            ):
+            ends = await where()
+            await self._filling.read_to(ends, self._reporting("reading", ends), await self._published())
+            positions = self._filling.positions()
+            behind = sum(max(0, end - positions[tp]) for tp, end in (await where()).items())
+            if behind <= self._settings.projector_batch_records_max:
                 return
 
-    async def _read(self, reader: Reader, applier: Applier, ends: Mapping[TopicPartition, int]) -> None:
-        """Up to these ends at least, and committed."""
-        while any(self._taken[tp] < end for tp, end in ends.items()):
-            records: list[Incoming] = []
-            while len(records) < self._settings.projector_batch_records_max:
-                polled = await reader.poll(POLL_MS)
-                if not polled:
-                    break
-                for tp, more in polled:
-                    records += more
-                    self._taken[tp] = more[-1].offset + 1
-                if all(self._taken[tp] >= end for tp, end in ends.items()):
-                    break
-            await applier.submit(records)
-            self._report("reading", ends)
-        await applier.settle()
+    async def _ends(self) -> dict[TopicPartition, int]:
+        return await self._log.end_offsets(self._filling.positions())
 
-    async def _swap(self, reader: Reader, applier: Applier) -> None:
-        connection = self._connection
-        lock_ms = int(1000 * self._settings.projector_swap_lock_seconds)
-        for _ in range(self._settings.projector_swap_tries_max):
+    async def _published(self) -> dict[int, int]:
+        """The live projector has published the dead letters below these offsets."""
+        if self._old is None or not self._is_same_log:
+            return {}
+        old = self._old
+        stored = await self._alone.do(lambda connection: stored_positions(connection, old))
+        return {tp.partition: at for tp, at in stored.items()}
+
+    async def _positions_of(self, generation: Generation) -> dict[TopicPartition, int]:
+        stored = await self._alone.do(lambda connection: stored_positions(connection, generation))
+        return {tp: stored.get(tp, 0) for tp in self._filling.positions()}
+
+    # Sparing the live generation
+
+    @contextlib.asynccontextmanager
+    async def _sparing(self, live: Generation | None) -> AsyncIterator[None]:
+        if live is None:
+            yield
+            return
+        watching = asyncio.create_task(self._watch(live), name="watch-live-generation")
+        try:
+            yield
+        finally:
+            watching.cancel()
+            await asyncio.wait([watching])
+
+    async def _watch(self, live: Generation) -> None:
+        """Where nobody writes the live one, pausing does not help it."""
+        settings = self._settings
+        connection: asyncpg.Connection | None = None
+        before: Positions | None = None
+        try:
+            while True:
+                with contextlib.suppress(LogError, *AWAY):
+                    if connection is None or connection.is_closed():
+                        connection = await connect(self._dsn, settings)
+                    stored = await stored_positions(connection, live)
+                    ends = await self._log.end_offsets(stored)
+                    lag = sum(ends[tp] - at for tp, at in stored.items())
+                    is_moving = before is not None and before != stored
+                    self._pause_if(is_moving and lag > settings.projector_rebuild_live_lag_max)
+                    before = stored
+                await asyncio.sleep(settings.projector_rebuild_look_seconds)
+        finally:
+            if connection is not None:
+                connection.terminate()
+
+    def _pause_if(self, is_behind: bool) -> None:
+        if is_behind == self._is_paused:
+            return
+        self._is_paused = is_behind
+        logger.info("rebuild_pauses" if is_behind else "rebuild_goes_on")
+        (self._filling.pause if is_behind else self._filling.go_on)()
+
+    # Comparing
+
+    async def _compared(self, live: Generation) -> list[Difference]:
+        settings = self._settings
+        deadline = asyncio.get_running_loop().time() + settings.projector_compare_wait_seconds
+        while True:
             try:
-                async with connection.transaction():
-                    await connection.execute(f"set local lock_timeout = {lock_ms}")
-                    targets = await self._targets(await self._old_positions("raise_epochs"))
-                    self._report("swapping", targets)
-                    await self._read(reader, applier, targets)
-                    await make_live(connection, self._generation, self._old)
-                return
-            except asyncpg.LockNotAvailableError:
-                logger.info("swap_waits_for_readers")
-            await asyncio.sleep(SWAP_AGAIN_SECONDS)
-            # The old generation's projector goes on meanwhile, and so do we, to be close again.
-            await self._read_until_close(reader, applier)
+                found = await self._compare_once(live)
+            except AWAY as error:
+                logger.warning("database_away", error=f"{type(error).__name__}: {error}")
+                found = None
+            if found is not None:
+                return found
+            if asyncio.get_running_loop().time() > deadline:
+                raise RebuildError(
+                    f"generation {self._generation.number} is ahead of the live one, which does not come to where both "
+                    "could be compared. Start a projector, or rebuild with --no-compare."
+                )
+            await asyncio.sleep(settings.projector_rebuild_look_seconds)
+
+    async def _compare_once(self, live: Generation) -> list[Difference] | None:
+        """At the live one's position, in one snapshot of it while its projector goes on. None where ours is ahead."""
+        async with (
+            self._connection() as of_live,
+            self._connection() as of_built,
+            of_live.transaction(isolation="repeatable_read", readonly=True),
+        ):
+            at = await stored_positions(of_live, live)
+            ours = self._filling.positions()
+            if any(ours[tp] > at.get(tp, 0) for tp in ours):
+                return None
+            await self._filling.read_to({tp: at.get(tp, 0) for tp in ours}, self._reporting("comparing", at))
+            self._report("comparing", at)
+            return await differences_between(of_live, live.schema, of_built, self._generation.schema, self._settings)
+
+    def _judge(self, live: Generation, found: Sequence[Difference], *, force: bool) -> None:
+        number = self._generation.number
+        self._report("comparing", self._filling.positions(), found)
+        if not found:
+            logger.info("generations_equal", live=live.number, built=number)
+            return
+        if not fits(live):
+            logger.info("generations_differ_as_expected", live=live.number, built=number, differences=len(found))
+            return
+        if force:
+            logger.warning("generations_differ", live=live.number, built=number, differences=list(map(str, found)))
+            return
+        shown = "; ".join(map(str, found[:DIFFERENCES_SHOWN_MAX]))
+        more = f"; and {len(found) - DIFFERENCES_SHOWN_MAX} more" if len(found) > DIFFERENCES_SHOWN_MAX else ""
         raise RebuildError(
-            "long reads of the views, or another writer, kept the swap waiting; the live views are as they were. "
-            "Find those reads in pg_stat_activity, or raise THREADLOG_PROJECTOR_SWAP_LOCK_SECONDS."
+            f"generation {number} differs from the live generation {live.number} at the same position of the log: "
+            f"{shown}{more}. Nothing was swapped. `threadlog verify` names the rows; `threadlog rebuild --force` swaps "
+            "all the same, `--restart` builds once more from the beginning."
         )
 
-    async def _targets(self, old: Mapping[int, int]) -> dict[TopicPartition, int]:
-        ends = await self._log.end_offsets(self._taken)
-        return {tp: max(end, old.get(tp.partition, 0)) for tp, end in ends.items()}
+    @contextlib.asynccontextmanager
+    async def _connection(self) -> AsyncIterator[asyncpg.Connection]:
+        connection = await connect(self._dsn, self._settings)
+        try:
+            yield connection
+        finally:
+            connection.terminate()
 
-    async def _old_positions(self, statement: Literal["select", "raise_epochs"]) -> dict[int, int]:
-        """Where the live generation is. Of another log there is nothing to compare."""
-        old = self._old
-        if old is None or old.cluster_id != self._generation.cluster_id:
-            return {}
-        query = f'select "partition", next_offset from {old.schema}.positions'  # noqa: S608
-        if statement == "raise_epochs":
-            query = (
-                f"update {old.schema}.positions set owner = 'swapped', owner_epoch = owner_epoch + 1 "  # noqa: S608
-                'returning "partition", next_offset'
-            )
-        return {row[0]: row[1] for row in await self._connection.fetch(query)}
+    # Progress
 
-    def _report(self, phase: Literal["reading", "swapping", "done"], ends: Mapping[TopicPartition, int]) -> None:
-        begins = self._begins
+    def _done(self) -> int:
+        return sum(at - self._begins[tp] for tp, at in self._filling.positions().items())
+
+    def _reporting(self, phase: Literal["reading", "comparing", "swapping"], ends: Positions) -> OnPositions:
+        return lambda _: self._report(phase, ends)
+
+    def _report(
+        self,
+        phase: Literal["reading", "comparing", "swapping", "done"],
+        ends: Positions,
+        found: Sequence[Difference] = (),
+    ) -> None:
+        positions, done = self._filling.positions(), self._done()
         self._on_progress(
             Progress(
                 phase,
                 self._generation.number,
-                sum(offset - begins[tp] for tp, offset in self._taken.items()),
-                sum(max(end, self._taken[tp]) - begins[tp] for tp, end in ends.items()),
+                done,
+                done + sum(max(0, end - positions.get(tp, end)) for tp, end in ends.items()),
                 asyncio.get_running_loop().time() - self._started,
+                done - self._done_before,
+                self._is_paused,
+                found,
             )
         )
+
+
+def _filling(log: Log, dsn: str, settings: ProjectorSettings, generation: Generation) -> Filling:
+    if settings.projector_rebuild_workers > 1:
+        return Workers(log, settings, generation, dsn)
+    rate = settings.projector_rebuild_records_per_second_max or None
+    store = PostgresStore(dsn, settings, generation)
+    return Build(log, store, settings, owner="rebuild", records_per_second=rate)

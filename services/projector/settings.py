@@ -1,3 +1,5 @@
+from typing import Literal
+
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
@@ -42,7 +44,25 @@ class ProjectorSettings(Settings):
     projector_effects_position_seconds: float = Field(default=1.0, gt=0)
     """From one storing of what is published to the next: so much is published again after a crash."""
     projector_rebuild_seconds_max: float = Field(default=86_400, gt=0)
-    """A rebuild that has not caught up by then gives up and leaves the live views as they are."""
+    """A rebuild that has not caught up by then gives up and leaves the live views as they are; the next goes on."""
+    projector_rebuild_workers: int = Field(default=1, ge=1, le=64)
+    """Processes that a rebuild has, each with its own partitions. 1 is the process of the rebuild itself."""
+    projector_rebuild_records_per_second_max: int = Field(default=0, ge=0)
+    """Of a rebuild, all of its workers together; 0 is as fast as they can."""
+    projector_rebuild_live_lag_max: int = Field(default=20_000, ge=1)
+    """While the live views are further behind the log than so many records, and move, a rebuild pauses for them."""
+    projector_rebuild_look_seconds: float = Field(default=1.0, gt=0)
+    """From one look of a rebuild at the live views to the next."""
+    projector_compare_wait_seconds: float = Field(default=60, gt=0)
+    """How long a rebuild that is ahead of the live views waits for them, to compare both at an equal position."""
+    projector_last_record_seconds: float = Field(default=10.0, gt=0)
+    """How long the last record that the views hold of a partition is waited for, to see whether the log is the same."""
     projector_swap_lock_seconds: float = Field(default=2.0, gt=0)
     """How long a swap of generations waits for running reads before it lets new reads through and tries again."""
     projector_swap_tries_max: int = Field(default=50, ge=1)
+    projector_other_version: Literal["build", "refuse"] = "refuse"
+    """What a projector does that is newer than the live views: build its own generation beside them and swap, or end
+    with a message. One that is older always ends.
+    """
+    projector_keep_old: bool = True
+    """Whether a projector that built its own generation keeps the one before, to go back to."""

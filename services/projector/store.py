@@ -28,6 +28,8 @@ class Claim(NamedTuple):
     next_offset: int
     owner_epoch: int
     cluster_id: str
+    last_record: str = ""
+    """Digest of the last record below, as the last span had it; empty where it is not known."""
 
 
 class Span(NamedTuple):
@@ -37,6 +39,8 @@ class Span(NamedTuple):
     owner_epoch: int
     from_offset: int
     to_offset: int
+    last_record: str = ""
+    """Digest of the last of them (`last_records.digest_of`)."""
 
 
 class GenerationStore(Protocol):

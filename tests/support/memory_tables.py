@@ -65,6 +65,7 @@ class Position(NamedTuple):
     owner: str
     owner_epoch: int
     cluster_id: str
+    last_record: str = ""
 
 
 Undo = list[tuple[dict[Any, Any], Any, Any]]
@@ -136,7 +137,7 @@ class Tables:
         for partition in sorted(partitions):
             at = self.positions.get(partition) or Position(0, owner, 0, cluster_id)
             self.positions[partition] = at = at._replace(owner=owner, owner_epoch=at.owner_epoch + 1)
-            claims[partition] = Claim(at.next_offset, at.owner_epoch, at.cluster_id)
+            claims[partition] = Claim(at.next_offset, at.owner_epoch, at.cluster_id, at.last_record)
         self.journal.flushed()
         return claims
 
@@ -156,7 +157,7 @@ class Tables:
             return
         try:
             for span in spans:
-                at = positions[span.partition]._replace(next_offset=span.to_offset)
+                at = positions[span.partition]._replace(next_offset=span.to_offset, last_record=span.last_record)
                 self._set(positions, span.partition, at)
             self._write(batch.rows, batch.kept, refuses)
         except BaseException:

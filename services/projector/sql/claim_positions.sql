@@ -5,4 +5,4 @@ from unnest($2::int[]) as wanted ("partition")
 order by wanted."partition"
 on conflict (topic, "partition") do update
 set owner = excluded.owner, owner_epoch = positions.owner_epoch + 1, updated_at = excluded.updated_at
-returning "partition", next_offset, owner_epoch, cluster_id
+returning "partition", next_offset, owner_epoch, cluster_id, last_record

@@ -31,6 +31,7 @@ create table positions (
     owner text not null,
     owner_epoch bigint not null,
     cluster_id text not null,
+    last_record text,
     updated_at timestamptz not null,
     primary key (topic, "partition")
 ) with (fillfactor = 50);
@@ -40,6 +41,7 @@ comment on column positions.next_offset is 'Offset of the first record that is n
 comment on column positions.owner is 'The projector that writes this partition.';
 comment on column positions.owner_epoch is 'Goes up with every change of owner; a projector with an older one can no longer write.';
 comment on column positions.cluster_id is 'The Kafka cluster whose offsets these are.';
+comment on column positions.last_record is 'Digest of the last record that is in the views. Where the log has another one there, it is another log.';
 comment on column positions.updated_at is 'Time of writing, by the database. The only such time in a generation.';
 
 create table threads (

@@ -1,0 +1,104 @@
+"""The generations of a database as a person sees them: list them, go back to one that was kept, drop one."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import asyncpg
+
+from services.chassis.log import Log
+from services.chassis.sql_files import SqlFiles
+from services.projector.build import Positions
+from services.projector.database import connect
+from services.projector.errors import OtherLogError, RebuildError
+from services.projector.exclusive import Exclusive
+from services.projector.generations import OtherVersionError, fits, live_generation
+from services.projector.rebuild import OnProgress, Rebuild, drop_when_unread
+from services.projector.same_log import is_built_from
+from services.projector.settings import ProjectorSettings
+from services.projector.store import Generation
+from services.projector.swap import stored_positions
+
+SHOW: Final = "`threadlog generations list` shows those that are there."
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    generation: Generation
+    status: str
+    created_ms: int
+    live_since_ms: int | None
+    size_bytes: int | None
+    """None where its schema was dropped by hand."""
+    positions: Positions
+
+
+async def list_generations(dsn: str, settings: ProjectorSettings) -> list[Kept]:
+    connection = await connect(dsn, settings)
+    try:
+        await live_generation(connection)  # raises NotMigratedError
+        return await _kept(connection)
+    finally:
+        await connection.close()
+
+
+async def use_generation(
+    log: Log, dsn: str, settings: ProjectorSettings, on_progress: OnProgress, number: int
+) -> Generation:
+    """Let a kept generation catch up with the log and take over; the one that is live now is kept.
+
+    Raises RebuildError, OtherVersionError, OtherLogError, leaving the live one as it was.
+    """
+    cluster_id = await log.cluster_id()
+    async with Exclusive(dsn, settings) as alone:
+        live = await alone.do(live_generation)
+        wanted = _usable(await alone.do(_kept), number)
+        if wanted == live:
+            return wanted
+        if not await is_built_from(wanted, log, cluster_id, alone, settings):
+            raise OtherLogError(
+                f"generation {number} was built from another log; `threadlog generations drop {number}`."
+            )
+        await Rebuild(log, dsn, settings, on_progress, alone, wanted, live).run(compare=False, force=False)
+    return wanted
+
+
+async def remove_generation(dsn: str, settings: ProjectorSettings, number: int) -> None:
+    """Raises RebuildError where it is the live one, or is read."""
+    async with Exclusive(dsn, settings) as alone:
+        kept = {one.generation.number: one for one in await alone.do(_kept)}.get(number)
+        if kept is None:
+            raise RebuildError(f"there is no generation {number}. {SHOW}")
+        if kept.status == "live" and kept.size_bytes is not None:
+            raise RebuildError(f"generation {number} is the live one: use another one, or rebuild, before you drop it.")
+        if not await drop_when_unread(alone, kept.generation, settings):
+            raise RebuildError(f"generation {number} is still read: look for long transactions in pg_stat_activity.")
+
+
+async def _kept(connection: asyncpg.Connection) -> list[Kept]:
+    sql = SqlFiles(Path(__file__).with_name("sql"))
+    kept = []
+    for row in await connection.fetch(sql["list_generations"]):
+        generation = Generation(*row[:5])
+        positions = {} if row["bytes"] is None else await stored_positions(connection, generation)
+        kept.append(Kept(generation, row["status"], row["created_at"], row["live_since"], row["bytes"], positions))
+    return kept
+
+
+def _usable(everything: list[Kept], number: int) -> Generation:
+    kept = {one.generation.number: one for one in everything}.get(number)
+    if kept is None:
+        raise RebuildError(f"there is no generation {number}; it may have been dropped. {SHOW}")
+    generation = kept.generation
+    if kept.status == "building":
+        raise RebuildError(f"generation {number} is not built to its end; `threadlog rebuild` goes on with it.")
+    if kept.status == "scratch":
+        raise RebuildError(f"generation {number} was made to compare others with, and is never live. {SHOW}")
+    if kept.size_bytes is None:
+        raise RebuildError(f"the schema {generation.schema} was dropped; `threadlog rebuild` builds a new generation.")
+    if not fits(generation):
+        raise OtherVersionError(
+            f"generation {number} is of fold {generation.fold_version} and projection {generation.projection_version}, "
+            "which this version of threadlog does not write. Use it with the release that does, or rebuild."
+        )
+    return generation
