@@ -35,7 +35,7 @@ WITH_OWN_KAFKA = {"tests/integration/test_projector_loop.py", "tests/integration
 """So that only one worker starts such a broker."""
 SYSTEMS = "whole systems on the shared broker"
 """Their services have the same names in the same consumer groups: two systems at once would push each other out."""
-STARTS_ITS_OWN_BROKER = {"test_chaos.py", "test_demo.py", "test_dev.py"}
+STARTS_ITS_OWN_BROKER = {"test_chaos.py", "test_demo.py", "test_dev.py", "test_rebuild_proof.py"}
 """Of the acceptance tests; the others share one."""
 
 # `make check` is quick, `make test` goes deep, `make fuzz` runs rounds of the last until it is stopped.

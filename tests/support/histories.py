@@ -23,17 +23,21 @@ from schemas.events import (
     ContentItem,
     Context,
     ContextCompacted,
+    ContextCompactionRequested,
     EffectClass,
     Event,
     Failure,
     InputMode,
     InputSubmitted,
+    InputWithdrawn,
     ProposedCall,
     StepFailed,
     StepFinished,
     StepStarted,
     TextItem,
+    ThreadConfigured,
     ThreadCreated,
+    ThreadDescribed,
     ToolCallApprovalExpired,
     ToolCallApprovalRequested,
     ToolCallApproved,
@@ -393,6 +397,38 @@ def plain_turn(history: History, calls: int = 2, result: JsonValue = "x" * 800) 
     history.apply(step_finished(history.state, "They pass now."))
     history.apply(turn_ended(history.state))
     return history
+
+
+def troubled_turn(log: History) -> History:
+    """People change their minds and are asked, a model fails, an executor dies, an owner too."""
+    turn = log.state.last_turn + 1
+    log.apply(ThreadConfigured(patch={"instructions": f"be brief {turn}"}), USER)
+    log.apply(ThreadDescribed(title=f"turn {turn}"), USER)
+    log.apply(submitted(f"i{turn}a"), USER)
+    log.apply(submitted(f"i{turn}b"), USER)
+    log.apply(InputWithdrawn(input=f"i{turn}b"), USER)
+    log.apply(turn_started(log.state))
+    log.apply(step_started(log.state))
+    log.apply(step_failed(log.state))
+    log.apply(submitted(f"i{turn}c", "steer"), USER)
+    log.apply(step_started(log.state))
+    log.apply(step_finished(log.state, calls=[proposed(0)]))
+    name = next(reversed(log.state.calls))
+    log.apply(approval_requested(log.call(name)))
+    log.apply(approved(log.call(name)), USER)
+    log.apply(dispatched(log.call(name), "idempotent"))
+    log.apply(claimed(log.call(name)), EXECUTOR)
+    log.apply(lost(log.call(name)))
+    log.apply(turn_recovered(log.state))
+    log.apply(dispatched(log.call(name), "idempotent"))
+    log.apply(claimed(log.call(name), "E2"), EXECUTOR)
+    log.apply(finished(log.call(name), "failed"), EXECUTOR)
+    log.apply(step_started(log.state))
+    log.apply(step_finished(log.state, "It fails."))
+    log.apply(turn_ended(log.state))
+    log.apply(ContextCompactionRequested(base=log.state.base), USER)
+    log.apply(compacted(log.state))
+    return log
 
 
 def read_back(key: ThreadKey, made: Encoded, offset: int) -> Record:

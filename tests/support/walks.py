@@ -34,8 +34,9 @@ GO_ON = len(ROLES)
 CHOICES: SearchStrategy[Choice] = st.tuples(st.integers(0, 2 * GO_ON), st.integers(0, 47), st.integers(0, 3))
 
 
-def walk(choices: Sequence[Choice], key: ThreadKey = KEY) -> History:
-    history = History(key)
+def walk(choices: Sequence[Choice], key: ThreadKey = KEY, history: History | None = None) -> History:
+    """`history`: an empty one to go on with."""
+    history = History(key) if history is None else history
     if choices and choices[0][0] != ROLES.index(actors.importer):
         history.append(created(title="walk"), USER)
     for role, pick, stale in choices:
