@@ -13,7 +13,6 @@ from services.projector.metrics import ProjectorMetrics
 from services.projector.postgres_relay import PostgresRelayStore
 from services.projector.postgres_store import PostgresStores
 from services.projector.settings import ProjectorSettings
-
 from services.projector.upgrade import done_before, own_generation_live
 
 
@@ -32,6 +31,7 @@ class Waits:
         names = ("threadlog_projector_retries_total", "threadlog_projector_fenced_total")
         return sum([self._registry.get_sample_value(name) or 0.0 for name in names])
 
+
 async def serve(settings: ProjectorSettings, lifecycle: Lifecycle) -> None:
     registry = CollectorRegistry()
     metrics = ProjectorMetrics.register(registry)
@@ -42,14 +42,14 @@ async def serve(settings: ProjectorSettings, lifecycle: Lifecycle) -> None:
 
     async with surroundings(settings, "projector", registry, not_ready=not_ready) as around:
         stores = PostgresStores(settings.postgres_dsn, settings)
+        building = own_generation_live(around.log, stores, settings.postgres_dsn, settings, metrics)
+        if not await done_before(lifecycle.stopping, building):
+            return
         relay_store = PostgresRelayStore(settings.postgres_dsn, settings) if settings.projector_effects else None
         projector = await Projector.start(
             around.log, stores, settings, SystemClock(), metrics, draw_id()[:8], relay_store
         )
         await projector.run(lifecycle.stopping)
-        building = own_generation_live(around.log, stores, settings.postgres_dsn, settings, metrics)
-        if not await done_before(lifecycle.stopping, building):
-            return
 
 
 def main() -> int:

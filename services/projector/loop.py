@@ -280,8 +280,8 @@ class Projector:
         begins, ends = await self._log.begin_offsets(tps), await self._log.end_offsets(tps)
         for partition, claim in claims.items():
             self._check(partition, claim, ends[TopicPartition(TOPIC, partition)])
-        self._held.hold(claims)
         await self._check_last_records(claims)
+        self._held.hold(claims)
         if self._relay is not None:
             self._relay.hold(store.generation, claims, {tp.partition: end for tp, end in ends.items()})
         for partition in claims:
@@ -298,7 +298,6 @@ class Projector:
                 "`threadlog rebuild` to build the views from the log as it is now."
             )
 
-    async def _reclaim(self, reader: Reader) -> None:
     async def _check_last_records(self, claims: Mapping[int, Claim]) -> None:
         """Once for each partition: a topic that is made anew while it is read ends its readers."""
         digests = {
@@ -317,6 +316,7 @@ class Projector:
             )
         self._checked |= claims.keys()
 
+    async def _reclaim(self, reader: Reader) -> None:
         now = asyncio.get_running_loop().time()
         due = [partition for partition, at in self._to_reclaim.items() if at <= now]
         assigned = {tp.partition for tp in reader.assignment()}

@@ -43,6 +43,12 @@ class ProjectorSettings(Settings):
     """Per partition: effects in memory that wait for their topic. What is more is read again from `events` later."""
     projector_effects_position_seconds: float = Field(default=1.0, gt=0)
     """From one storing of what is published to the next: so much is published again after a crash."""
+    projector_other_version: Literal["build", "refuse"] = "refuse"
+    """What a projector does that is newer than the live views: build its own generation beside them and swap, or end
+    with a message. One that is older always ends.
+    """
+    projector_keep_old: bool = True
+    """Whether a projector that built its own generation keeps the one before, to go back to."""
     projector_rebuild_seconds_max: float = Field(default=86_400, gt=0)
     """A rebuild that has not caught up by then gives up and leaves the live views as they are; the next goes on."""
     projector_rebuild_workers: int = Field(default=1, ge=1, le=64)
@@ -58,11 +64,11 @@ class ProjectorSettings(Settings):
     projector_last_record_seconds: float = Field(default=10.0, gt=0)
     """How long the last record that the views hold of a partition is waited for, to see whether the log is the same."""
     projector_swap_lock_seconds: float = Field(default=2.0, gt=0)
-    """How long a swap of generations waits for running reads before it lets new reads through and tries again."""
-    projector_swap_tries_max: int = Field(default=50, ge=1)
-    projector_other_version: Literal["build", "refuse"] = "refuse"
-    """What a projector does that is newer than the live views: build its own generation beside them and swap, or end
-    with a message. One that is older always ends.
+    """How long a swap of generations waits for the projector's batches and for running reads before it lets others
+    through and tries again. For reads never longer than half of Postgres's deadlock_timeout.
     """
-    projector_keep_old: bool = True
-    """Whether a projector that built its own generation keeps the one before, to go back to."""
+    projector_swap_tries_max: int = Field(default=200, ge=1)
+
+    @property
+    def postgres_role(self) -> str:
+        return self.projector_postgres_role
