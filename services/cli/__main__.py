@@ -2,7 +2,7 @@
 
 import typer
 
-from services.cli import chat, database, dev, services, tail, topics
+from services.cli import chat, database, dev, generations, services, tail, topics
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -16,7 +16,8 @@ app.command("tail")(tail.tail)
 app.add_typer(services.app, name="services")
 app.add_typer(topics.app, name="topics")
 app.command("migrate")(database.migrate_command)
-app.command("rebuild")(database.rebuild_command)
+app.command("rebuild")(generations.rebuild_command)
+app.add_typer(generations.generations, name="generations")
 app.add_typer(database.keys, name="keys")
 
 

@@ -1,4 +1,4 @@
-"""`threadlog migrate`, `rebuild` and `keys`: what is done to the database of THREADLOG_POSTGRES_DSN.
+"""`threadlog migrate` and `keys`: what is done to the database of THREADLOG_POSTGRES_DSN.
 
 What a command needs is imported when it runs: a chat does not wait for Kafka's client and a web framework.
 """
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     import asyncpg
 
     from services.chassis.settings import Settings
-    from services.projector.rebuild import Progress
 
 SERVICES: Final = Path(__file__).parents[1]
 OWNERS: Final = ("projector", "ingest")
@@ -49,38 +48,6 @@ async def migrate_all(settings: "Settings") -> list[str]:
             for owner in OWNERS
             for name in await migrate(connection, owner, SERVICES / owner / "migrations")
         ]
-
-
-def rebuild_command(
-    keep_old: Annotated[bool, typer.Option("--keep-old", help="Keep the generation that was live.")] = False,
-) -> None:
-    """Build the views anew from the beginning of the log, beside the live ones, and swap."""
-    print(f"generation {_run(_rebuild(keep_old=keep_old))} is live")
-
-
-async def _rebuild(*, keep_old: bool) -> int:
-    from services.chassis.kafka import KafkaLog
-    from services.chassis.log_metrics import LogCounts
-    from services.projector.rebuild import rebuild
-    from services.projector.settings import ProjectorSettings
-
-    settings = ProjectorSettings()
-    log = await KafkaLog.open(settings, "rebuild", LogCounts())
-    try:
-        generation = await rebuild(log, settings.postgres_dsn, settings, _show_progress, keep_old=keep_old)
-        return generation.number
-    finally:
-        await log.close()
-
-
-def _show_progress(progress: "Progress") -> None:
-    share = progress.records_done / progress.records_total if progress.records_total else 1.0
-    end = "\n" if progress.phase == "done" else ""
-    sys.stderr.write(
-        f"\r{progress.phase:<9} {share:>4.0%}  {progress.records_done} of {progress.records_total} records, "
-        f"{progress.records_per_second:,.0f}/s  {end}"
-    )
-    sys.stderr.flush()
 
 
 @keys.command("create")

@@ -1,0 +1,249 @@
+"""`threadlog rebuild` and `threadlog generations`: the builds of the views in the database of THREADLOG_POSTGRES_DSN.
+
+Progress is a bar on a terminal and lines of JSON elsewhere. Ctrl-C or SIGTERM stops a rebuild with status 130; the next
+one goes on with it.
+"""
+
+import asyncio
+import signal
+import sys
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
+
+import orjson
+import typer
+
+from schemas.errors import ThreadlogError
+
+if TYPE_CHECKING:
+    from services.chassis.log import Log
+    from services.projector.kept_generations import Kept
+    from services.projector.rebuild import OnProgress, Progress
+    from services.projector.settings import ProjectorSettings
+    from services.projector.store import Generation
+
+STOPPED_STATUS: Final = 130
+SAID_EVERY_SECONDS: Final = 1.0
+DRAWN_EVERY_SECONDS: Final = 0.1
+BAR_CELLS: Final = 30
+
+T = TypeVar("T")
+Work = Callable[["Log", "ProjectorSettings", "OnProgress"], Awaitable["Generation"]]
+
+generations = typer.Typer(no_args_is_help=True, help="The builds of the views; see docs/operations.md.")
+
+
+def rebuild_command(
+    workers: Annotated[int | None, typer.Option(min=1, max=64, help="Processes, each with its own partitions.")] = None,
+    rate: Annotated[int | None, typer.Option(min=1, help="Records per second at most.")] = None,
+    compare: Annotated[
+        bool, typer.Option(help="Swap only if the new views equal the live ones at the same position.")
+    ] = True,
+    keep: Annotated[bool, typer.Option("--keep", help="Keep the generation that was live, to go back to.")] = False,
+    restart: Annotated[bool, typer.Option("--restart", help="Begin anew, whatever an earlier one has built.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Swap although the comparison finds differences.")] = False,
+) -> None:
+    """Build the views anew from the beginning of the log, beside the live ones, and swap. Goes on with an unfinished
+    build.
+    """
+    from services.projector.rebuild import rebuild
+
+    changed: dict[str, Any] = {}
+    if workers is not None:
+        changed["projector_rebuild_workers"] = workers
+    if rate is not None:
+        changed["projector_rebuild_records_per_second_max"] = rate
+
+    async def work(log: "Log", settings: "ProjectorSettings", on_progress: "OnProgress") -> "Generation":
+        options = {"compare": compare, "keep_old": keep, "restart": restart, "force": force}
+        return await rebuild(log, settings.postgres_dsn, settings, on_progress, **options)
+
+    _fill(work, changed, "the next `threadlog rebuild` goes on with it")
+
+
+@generations.command("list")
+def list_command() -> None:
+    """Those that are there, with their versions, how far they are, and what they take on disk."""
+    from services.projector.kept_generations import list_generations
+    from services.projector.settings import ProjectorSettings
+
+    settings = ProjectorSettings()
+    kept = _run(list_generations(settings.postgres_dsn, settings))
+    rows: list[tuple[str, ...]] = [
+        ("number", "status", "fold", "projection", "created", "live since", "records", "MiB")
+    ]
+    rows += [_row(one) for one in kept]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        print("  ".join([cell.ljust(width) for cell, width in zip(row, widths, strict=True)]).rstrip())
+
+
+@generations.command("use")
+def use_command(number: Annotated[int, typer.Argument(help="As `threadlog generations list` shows it.")]) -> None:
+    """Go back to a kept generation: it catches up with the log, then takes over. The live one is kept."""
+    from services.projector.kept_generations import use_generation
+
+    async def work(log: "Log", settings: "ProjectorSettings", on_progress: "OnProgress") -> "Generation":
+        return await use_generation(log, settings.postgres_dsn, settings, on_progress, number)
+
+    _fill(work, {}, "what is live has not changed")
+
+
+@generations.command("drop")
+def drop_command(number: Annotated[int, typer.Argument(help="As `threadlog generations list` shows it.")]) -> None:
+    """Remove a generation that is not live, and what it takes on disk."""
+    from services.projector.kept_generations import remove_generation
+    from services.projector.settings import ProjectorSettings
+
+    settings = ProjectorSettings()
+    _run(remove_generation(settings.postgres_dsn, settings, number))
+    print(f"dropped generation {number}")
+
+
+def _fill(work: Work, changed: dict[str, Any], if_stopped: str) -> None:
+    from services.projector.settings import ProjectorSettings
+
+    settings = ProjectorSettings().model_copy(update=changed)
+    is_terminal = sys.stdout.isatty()
+    generation = _run(_with_log(work, settings, Bar() if is_terminal else Lines()))
+    if generation is None:
+        print(f"\nthreadlog: stopped; {if_stopped}", file=sys.stderr)
+        sys.exit(STOPPED_STATUS)
+    if is_terminal:
+        print(f"generation {generation.number} is live")
+
+
+async def _with_log(work: Work, settings: "ProjectorSettings", on_progress: "OnProgress") -> "Generation | None":
+    """None where a signal stopped it. A second one ends the process as it would without us."""
+    from services.chassis.kafka import KafkaLog
+    from services.chassis.log_metrics import LogCounts
+
+    loop = asyncio.get_running_loop()
+    working = asyncio.current_task()
+    assert working is not None
+    stopped = False
+
+    def stop() -> None:
+        nonlocal stopped
+        stopped = True
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)
+        working.cancel()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop)
+    try:
+        log = await KafkaLog.open(settings, "rebuild", LogCounts())
+        try:
+            return await work(log, settings, on_progress)
+        finally:
+            await log.close()
+    except asyncio.CancelledError:
+        if not stopped:
+            raise
+        return None
+
+
+class Bar:
+    """On a terminal: one line that is drawn over."""
+
+    def __init__(self) -> None:
+        self._drawn_at = float("-inf")
+        self._drawn_phase = ""
+
+    def __call__(self, progress: "Progress") -> None:
+        is_due = progress.seconds - self._drawn_at >= DRAWN_EVERY_SECONDS
+        if not is_due and progress.phase == self._drawn_phase and not progress.differences:
+            return
+        self._drawn_at, self._drawn_phase = progress.seconds, progress.phase
+        print(f"\r\x1b[K{bar(progress)}", end="\n" if progress.phase == "done" else "", flush=True)
+        for difference in progress.differences:
+            print(f"\n  differs: {difference}", end="", flush=True)
+
+
+class Lines:
+    """Elsewhere: a line of JSON every second and for each change of what it does."""
+
+    def __init__(self) -> None:
+        self._said_at = float("-inf")
+        self._said: tuple[str, bool] | None = None
+
+    def __call__(self, progress: "Progress") -> None:
+        is_due = progress.seconds - self._said_at >= SAID_EVERY_SECONDS
+        about = (progress.phase, progress.is_paused)
+        if not is_due and about == self._said and not progress.differences:
+            return
+        self._said_at, self._said = progress.seconds, about
+        print(orjson.dumps(_as_json(progress)).decode(), flush=True)
+
+
+def bar(progress: "Progress") -> str:
+    share = progress.records_done / progress.records_total if progress.records_total else 1.0
+    full = int(share * BAR_CELLS)
+    left = progress.seconds_left
+    parts = [
+        f"{progress.phase:<9} [{'#' * full}{'.' * (BAR_CELLS - full)}] {share:>4.0%}",
+        f"{progress.records_done:,} of {progress.records_total:,} records",
+        f"{progress.records_per_second:,.0f}/s",
+    ]
+    if progress.is_paused:
+        parts.append("waits for the live views")
+    elif left is not None and progress.phase == "reading":
+        parts.append(f"{_duration(left)} left")
+    return "  ".join(parts)
+
+
+def _as_json(progress: "Progress") -> dict[str, Any]:
+    left = progress.seconds_left
+    return {
+        "phase": progress.phase,
+        "generation": progress.generation,
+        "records_done": progress.records_done,
+        "records_total": progress.records_total,
+        "records_per_second": round(progress.records_per_second, 1),
+        "seconds": round(progress.seconds, 1),
+        "seconds_left": None if left is None else round(left, 1),
+        "paused": progress.is_paused,
+        "differences": [str(difference) for difference in progress.differences],
+    }
+
+
+def _duration(seconds: float) -> str:
+    minutes, second = divmod(int(seconds), 60)
+    hours, minute = divmod(minutes, 60)
+    return f"{hours}:{minute:02}:{second:02}" if hours else f"{minute}:{second:02}"
+
+
+def _row(kept: "Kept") -> tuple[str, ...]:
+    generation = kept.generation
+    return (
+        str(generation.number),
+        kept.status if kept.size_bytes is not None else f"{kept.status}, its schema was dropped",
+        str(generation.fold_version),
+        str(generation.projection_version),
+        _moment(kept.created_ms),
+        "" if kept.live_since_ms is None else _moment(kept.live_since_ms),
+        f"{sum(kept.positions.values()):,}",
+        "" if kept.size_bytes is None else f"{kept.size_bytes / 1_048_576:,.1f}",
+    )
+
+
+def _moment(time_ms: int) -> str:
+    from schemas.envelope import format_time
+
+    return format_time(time_ms)
+
+
+def _run(work: Awaitable[T]) -> T:
+    import asyncpg
+    import uvloop
+
+    async def awaited() -> T:
+        return await work
+
+    try:
+        return uvloop.run(awaited())
+    except (ThreadlogError, asyncpg.PostgresError, OSError) as error:
+        if sys.stdout.isatty():
+            print()
+        sys.exit(f"threadlog: {error}")
