@@ -3,20 +3,24 @@
 `main` builds the service, spawns its tasks, waits for `stopping`, then refuses new work, hands over, ends its tasks and
 closes. The first SIGTERM or SIGINT sets `stopping`; what has not ended `drain_seconds` later is cancelled. A second
 signal ends the process at once, which loses nothing: services may die at any instruction. When a task fails, the whole
-service ends with status 1, for the supervisor to start it again.
+service ends with status 1, for the supervisor to start it again; with 2 and one line where a person has to act first.
 """
 
 import asyncio
 import gc
 import os
 import signal
+import sys
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 import structlog
 import uvloop
 
+from services.chassis.errors import SetupError
+
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
+SETUP_STATUS = 2
 CANCEL_SECONDS = 5.0
 """What cancelled tasks may still take before the process ends regardless."""
 
@@ -95,7 +99,12 @@ async def _run(main: Callable[[Lifecycle], Awaitable[None]], drain_seconds: floa
                 loop.add_signal_handler(signal_number, _on_signal, lifecycle, signal_number)
             lifecycle.spawn(_main(main, lifecycle), "main").add_done_callback(lambda _: lifecycle.cancel_tasks())
     except BaseExceptionGroup as failures:
-        for failure in _leaves(failures):
+        leaves = _leaves(failures)
+        setup = [failure for failure in leaves if isinstance(failure, SetupError)]
+        if setup:
+            sys.stderr.writelines(f"threadlog: {failure}\n" for failure in setup)
+            return SETUP_STATUS
+        for failure in leaves:
             logger.error("service_failed", error=repr(failure), exc_info=failure)
         return 1
     finally:

@@ -29,8 +29,11 @@ async def open_pool(
     size_max: int,
     command_timeout_seconds: float,
     connect_timeout_seconds: float,
+    role: str = "",
 ) -> asyncpg.Pool:
     """With `size_min` 0 nothing is connected yet, so a service starts while its database is away.
+
+    `role` is taken on by each connection from its start; without one it stays who logs in.
 
     For statements and transactions that leave nothing behind in the session: it is not reset between its users, which
     would be a round trip for each query.
@@ -43,7 +46,7 @@ async def open_pool(
         max_size=size_max,
         command_timeout=command_timeout_seconds,
         timeout=connect_timeout_seconds,
-        server_settings={"application_name": application_name},
+        server_settings={"application_name": application_name, **({"role": role} if role else {})},
     )
 
 

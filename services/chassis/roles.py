@@ -11,13 +11,15 @@ from typing import Final
 
 import asyncpg
 
-from schemas.errors import ThreadlogError
+from services.chassis.errors import SetupError
 from services.chassis.sql_files import SqlFiles
 
 PROJECTOR: Final = "threadlog_projector"
 """Owns the generations of the views. BYPASSRLS, because COPY into a table is refused to whoever its policies bind."""
 RUNTIME: Final = "threadlog_runtime"
 EXECUTOR: Final = "threadlog_executor"
+ROLLUPS: Final = "threadlog_rollups"
+"""Writes the operations windows."""
 INGEST: Final = "threadlog_ingest"
 """Looks up API keys. What it reads of the views it reads as one of the next two."""
 READER: Final = "threadlog_reader"
@@ -27,7 +29,7 @@ OPERATOR: Final = "threadlog_operator"
 KEYS: Final = "threadlog_keys"
 """Makes and revokes API keys: `threadlog keys`."""
 
-ROLES: Final = (PROJECTOR, RUNTIME, EXECUTOR, INGEST, READER, OPERATOR, KEYS)
+ROLES: Final = (PROJECTOR, RUNTIME, EXECUTOR, ROLLUPS, INGEST, READER, OPERATOR, KEYS)
 MEMBERS: Final = ((READER, INGEST), (OPERATOR, INGEST))
 """Group and member. The member has to take the group's role on: it inherits nothing."""
 
@@ -44,7 +46,7 @@ _MET_ANOTHER: Final = (
 """Another migration does the same at this moment, from another database."""
 
 
-class RolesError(ThreadlogError):
+class RolesError(SetupError):
     """The roles cannot be made, or are not as they have to be; the text says what to do."""
 
 
@@ -53,6 +55,7 @@ async def create_roles(connection: asyncpg.Connection) -> None:
 
     `connection` must not be in a transaction: each try is one of its own.
     """
+    await check_version(connection)
     for _ in range(TRIES_MAX):
         try:
             await _create_missing(connection)
@@ -64,10 +67,13 @@ async def create_roles(connection: asyncpg.Connection) -> None:
     await check_roles(connection)
 
 
-async def _create_missing(connection: asyncpg.Connection) -> None:
+async def check_version(connection: asyncpg.Connection) -> None:
     version = await connection.fetchval("select current_setting('server_version_num')::int")
     if version < VERSION_MIN:
         raise RolesError(f"this is Postgres {version // 10_000}; threadlog needs {VERSION_MIN // 10_000} or newer")
+
+
+async def _create_missing(connection: asyncpg.Connection) -> None:
     sql = _sql()
     there = {row["rolname"] for row in await connection.fetch(sql["roles"], ROLES)}
     for role in ROLES:
@@ -104,8 +110,8 @@ async def check_roles(connection: asyncpg.Connection) -> None:
             raise RolesError(f"the role {role} may bypass row security: `alter role {role} nobypassrls`")
         if not row["rolbypassrls"] and role == PROJECTOR:
             raise RolesError(
-                f"the role {role} may not bypass row security, so it could not COPY: an administrator has to "
-                f"`alter role {role} bypassrls`"
+                f"the role {role} may not bypass row security, so it could not COPY into the views: let an "
+                f"administrator `alter role {role} bypassrls`"
             )
     for row in await connection.fetch(sql["role_members"], ROLES):
         group, member = row

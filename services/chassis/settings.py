@@ -11,6 +11,8 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from schemas.topics import PARTITIONS_DEFAULT
 
 MIB = 1_048_576
+ROLE = r"^([a-z_][a-z0-9_]{0,62})?$"
+"""A role of Postgres, or none."""
 
 
 class Settings(BaseSettings):
@@ -82,3 +84,8 @@ class Settings(BaseSettings):
 
     drain_seconds: float = Field(default=10, gt=0)
     """How long a stopping service may finish or hand over its work before it is ended."""
+
+    @property
+    def postgres_role(self) -> str:
+        """What connections to Postgres act as; empty: as the login is. Each service has a setting for it."""
+        return ""

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from services.chassis.settings import Settings
 
 SERVICES: Final = Path(__file__).parents[1]
-OWNERS: Final = ("projector", "ingest")
-"""Of migrations."""
 
 T = TypeVar("T")
 
@@ -29,7 +27,7 @@ keys = typer.Typer(no_args_is_help=True, help="API keys.")
 
 
 def migrate_command() -> None:
-    """Bring what is not a view up to date: generations, API keys."""
+    """Bring what is not a view up to date: roles and their rights, generations, API keys."""
     from services.chassis.settings import Settings
 
     applied = _run(migrate_all(Settings()))
@@ -40,13 +38,13 @@ def migrate_command() -> None:
 
 
 async def migrate_all(settings: "Settings") -> list[str]:
-    from services.chassis.migrations import migrate
+    from services.chassis.migrations import MIGRATIONS, migrate
 
     async with _connection(settings) as connection:
         return [
             f"{owner}/{name}"
-            for owner in OWNERS
-            for name in await migrate(connection, owner, SERVICES / owner / "migrations")
+            for owner, folder in MIGRATIONS.items()
+            for name in await migrate(connection, owner, folder)
         ]
 
 
@@ -61,12 +59,13 @@ def create_command(
 
 
 async def _create_key(tenant: str, subject: str, scopes: list[str]) -> str:
+    from services.chassis.roles import KEYS
     from services.chassis.settings import Settings
     from services.chassis.sql_files import SqlFiles
     from services.ingest.api_keys import create_key
 
     sql = SqlFiles(SERVICES / "ingest" / "sql")
-    async with _connection(Settings()) as connection:
+    async with _connection(Settings(), KEYS) as connection:
         return await create_key(connection, sql, tenant=tenant, subject=subject, scopes=scopes)
 
 
@@ -81,23 +80,29 @@ def revoke_command(
 
 
 async def _revoke_key(key_id: str) -> bool:
+    from services.chassis.roles import KEYS
     from services.chassis.settings import Settings
     from services.chassis.sql_files import SqlFiles
     from services.ingest.api_keys import revoke_key
 
-    async with _connection(Settings()) as connection:
+    async with _connection(Settings(), KEYS) as connection:
         return await revoke_key(connection, SqlFiles(SERVICES / "ingest" / "sql"), key_id)
 
 
 @asynccontextmanager
-async def _connection(settings: "Settings") -> AsyncIterator["asyncpg.Connection"]:
+async def _connection(settings: "Settings", role: str = "") -> AsyncIterator["asyncpg.Connection"]:
+    """Raises SetupError for whatever the database has against it."""
     import asyncpg
 
-    connection = await asyncpg.connect(settings.postgres_dsn, timeout=settings.postgres_connect_timeout_seconds)
+    from services.chassis.database_setup import DatabaseSetupError, connect, explain
+
+    connection = await connect(settings, role)
     try:
         yield connection
+    except (asyncpg.PostgresError, OSError) as error:
+        raise DatabaseSetupError(explain(error, settings, role)) from error
     finally:
-        await connection.close()
+        await connection.close(timeout=settings.postgres_connect_timeout_seconds)
 
 
 def _run(work: Coroutine[None, None, T]) -> T:

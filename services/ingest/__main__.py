@@ -23,6 +23,7 @@ from services.chassis.lifecycle import Lifecycle, run_service
 from services.chassis.log import Log
 from services.chassis.pacing import Pace
 from services.chassis.postgres_states import TenantStates
+from services.chassis.roles import OPERATOR, READER
 from services.chassis.service import surroundings
 from services.chassis.sql_files import SqlFiles
 from services.chassis.telemetry import configure_logging
@@ -81,7 +82,9 @@ async def _serve(settings: IngestSettings, lifecycle: Lifecycle) -> None:
             return "stopping"
         return None if server is not None and server.started else "starting"
 
-    async with surroundings(settings, SERVICE, registry, not_ready=not_ready) as around:
+    async with surroundings(
+        settings, SERVICE, registry, not_ready=not_ready, owners=("projector", "ingest"), takes=(READER, OPERATOR)
+    ) as around:
         partitions = await around.log.partition_count(THREAD_EVENTS.name)
         metrics = IngestMetrics.build(registry)
         found = wire(settings, around.log, around.pool, SystemClock(), metrics, partitions)

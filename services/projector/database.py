@@ -53,7 +53,11 @@ async def connect(dsn: str, settings: ProjectorSettings, schema: str | None = No
         dsn,
         timeout=settings.postgres_connect_timeout_seconds,
         command_timeout=settings.postgres_command_timeout_seconds,
-        server_settings={"application_name": f"threadlog-projector-{settings.instance}", **of_writer},
+        server_settings={
+            "application_name": f"threadlog-projector-{settings.instance}",
+            **({"role": settings.postgres_role} if settings.postgres_role else {}),
+            **of_writer,
+        },
     )
     await set_jsonb_codec(connection)
     await connection.set_type_codec(

@@ -3,12 +3,17 @@ from typing import Literal
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
-from services.chassis.settings import MIB, Settings
+from services.chassis.roles import PROJECTOR
+from services.chassis.settings import MIB, ROLE, Settings
 
 
 class ProjectorSettings(Settings):
     model_config = SettingsConfigDict(env_prefix="THREADLOG_", extra="ignore", frozen=True)
 
+    projector_postgres_role: str = Field(default=PROJECTOR, pattern=ROLE)
+    """What it acts as in Postgres, of the roles that `threadlog migrate` makes: the login has to be a member. Empty: as
+    the login is.
+    """
     projector_batch_interval_ms: int = Field(default=200, ge=0)
     """From one commit to the next under load. A record that comes after a quiet time is committed at once."""
     projector_batch_interval_idle_ms: int = Field(default=30, ge=0)
@@ -68,6 +73,10 @@ class ProjectorSettings(Settings):
     through and tries again. For reads never longer than half of Postgres's deadlock_timeout.
     """
     projector_swap_tries_max: int = Field(default=200, ge=1)
+
+    @property
+    def postgres_role(self) -> str:
+        return self.projector_postgres_role
 
     @property
     def postgres_role(self) -> str:

@@ -1,13 +1,18 @@
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
-from services.chassis.settings import Settings
+from services.chassis.roles import RUNTIME
+from services.chassis.settings import ROLE, Settings
 from services.runtime.limits import Limits
 
 
 class RuntimeSettings(Settings):
     model_config = SettingsConfigDict(env_prefix="THREADLOG_", extra="ignore", frozen=True)
 
+    runtime_postgres_role: str = Field(default=RUNTIME, pattern=ROLE)
+    """What it acts as in Postgres, of the roles that `threadlog migrate` makes: the login has to be a member. Empty: as
+    the login is.
+    """
     runtime_agent_version: str = "1"
     """Recorded with each turn: the version of your prompts and tools."""
     runtime_script: str | None = None
@@ -45,3 +50,7 @@ class RuntimeSettings(Settings):
             deadline_grace_seconds=self.runtime_deadline_grace_seconds,
             calls_per_step=self.runtime_calls_per_step,
         )
+
+    @property
+    def postgres_role(self) -> str:
+        return self.runtime_postgres_role

@@ -3,12 +3,17 @@ from pathlib import Path
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
-from services.chassis.settings import Settings
+from services.chassis.roles import EXECUTOR
+from services.chassis.settings import ROLE, Settings
 
 
 class ExecutorSettings(Settings):
     model_config = SettingsConfigDict(env_prefix="THREADLOG_", extra="ignore", frozen=True)
 
+    executor_postgres_role: str = Field(default=EXECUTOR, pattern=ROLE)
+    """What it acts as in Postgres, of the roles that `threadlog migrate` makes: the login has to be a member. Empty: as
+    the login is.
+    """
     executor_tools_file: Path | None = None
     """The operator's YAML file: pool, MCP servers, policies. None: the built-in tools with their defaults."""
     executor_workspace_root: Path = Path("/var/lib/threadlog/workspaces")
@@ -35,3 +40,7 @@ class ExecutorSettings(Settings):
     """After a call's lease and time, until `not_done` is believed: for killing it, and for clocks that differ."""
     executor_reconciles_max: int = Field(default=8, ge=1)
     """Hooks that run at once."""
+
+    @property
+    def postgres_role(self) -> str:
+        return self.executor_postgres_role
