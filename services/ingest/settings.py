@@ -22,10 +22,6 @@ class IngestSettings(Settings):
     """What it acts as in Postgres, of the roles that `threadlog migrate` makes: the login has to be a member. Empty: as
     the login is. What it reads for a tenant it reads as threadlog_reader all the same.
     """
-    ingest_postgres_role: str = Field(default=INGEST, pattern=ROLE)
-    """What it acts as in Postgres, of the roles that `threadlog migrate` makes: the login has to be a member. Empty: as
-    the login is. What it reads for a tenant it reads as threadlog_reader all the same.
-    """
     ingest_host: str = "127.0.0.1"
     ingest_port: int = Field(default=8080, ge=0, le=65_535)
     """0 takes a free port and logs it."""
@@ -133,10 +129,6 @@ class IngestSettings(Settings):
     """What was found is told again to whoever asks within this time."""
     ops_refresh_seconds: float = Field(default=60, gt=0)
     """How often the metrics of what is stuck are brought up to date."""
-
-    @property
-    def postgres_role(self) -> str:
-        return self.ingest_postgres_role
 
     @property
     def postgres_role(self) -> str:
