@@ -77,7 +77,3 @@ class ProjectorSettings(Settings):
     @property
     def postgres_role(self) -> str:
         return self.projector_postgres_role
-
-    @property
-    def postgres_role(self) -> str:
-        return self.projector_postgres_role
