@@ -270,6 +270,10 @@ class Transcript:
     hidden: list[tuple[int, int]] = field(default_factory=list)
     """Rewinds: (to_turn, seq). Items of later turns that were placed before that seq are out of the context."""
     dropped: set[str] = field(default_factory=set)
+    loaded_with: int = 0
+    """Seq of the summary in force when it was loaded, without what that stands for; 0 where it is whole."""
+    lacks_items: bool = False
+    """Whether a rewind has brought back what it was loaded without: it has to be loaded again."""
 
     def copy(self) -> "Transcript":
         return replace(self, items=list(self.items), hidden=list(self.hidden), dropped=set(self.dropped))
@@ -286,6 +290,7 @@ class Transcript:
                 case Rewound(to_turn, seq):
                     self.hidden.append((to_turn, seq))
                     self.summary_seq = max([item.seq for item in self._summaries()], default=0)
+                    self.lacks_items = self.lacks_items or self.summary_seq < self.loaded_with
                 case Compacted(seq=seq):
                     self.summary_seq = seq
                 case CallEdited(call, args):

@@ -21,7 +21,7 @@ from services.projector.errors import GenerationGoneError, RowRefusedError, Stor
 from services.projector.generations import ensure_live
 from services.projector.projections import artifacts, dead_letters, events, threads, usage
 from services.projector.projections.batch import Batch, Kept
-from services.projector.projections.changes import Table
+from services.projector.projections.changes import ItemsCompacted, ItemsRewound, Table
 from services.projector.projections.rows import ALL, KEYS, Rows
 from services.projector.settings import ProjectorSettings
 from services.projector.store import Claim, Generation, Span, fence_error
@@ -126,8 +126,7 @@ class PostgresStore:
             *[(f"change_{table}", _changed(rows, table)) for table in _TABLES if rows.changed[table]],
             # In this order: each reaches rows that the statements before it wrote.
             ("edit_call_items", [(*key, args) for key, args in rows.edits.items()]),
-            ("rewind_items", rows.rewinds),
-            ("compact_items", rows.compactions),
+            *[change for rewinds, compactions in rows.rounds() for change in _reaching(rewinds, compactions)],
         )
         for name, changed in changes:
             if changed:
@@ -158,6 +157,14 @@ def _fault(error: Exception) -> Fault:
 
 def _columns(rows: Sequence[Sequence[object]]) -> Iterable[list[object]]:
     return map(list, zip(*rows, strict=True))
+
+
+def _reaching(
+    rewinds: Sequence[ItemsRewound], compactions: Sequence[ItemsCompacted]
+) -> Iterable[tuple[str, Sequence[Sequence[object]]]]:
+    yield "rewind_items", rewinds
+    yield "restore_items", [(change.tenant, change.thread, change.seq) for change in rewinds]
+    yield "compact_items", compactions
 
 
 def _changed(rows: Rows, table: Table) -> list[tuple[object, ...]]:

@@ -77,6 +77,8 @@ class Work:
     """None while it is cold; `buffered` then keeps what came since the thread was taken into memory."""
     transcript_seq: int = 0
     """Up to which the transcript was loaded: it may be ahead of the state, whose records then add nothing to it."""
+    rows_from_seq: int = 0
+    """What is loaded has to reach this seq: what came before it is not buffered any more."""
     buffered: list[tuple[int, tuple[Change, ...]]] = field(default_factory=list)
     pending: list[Pending] = field(default_factory=list)
     ahead: ThreadState | None = None
@@ -163,6 +165,8 @@ class Runtime:
         if work.transcript is not None:
             if held.state.seq > work.transcript_seq:
                 work.transcript.apply(changes)
+                if work.transcript.lacks_items:
+                    work.transcript, work.rows_from_seq = None, held.state.seq
         elif changes:
             work.buffered.append((held.state.seq, changes))
         if work.pending:
@@ -517,12 +521,13 @@ class Runtime:
     async def _load(self, partition: Partition, held: Held) -> None:
         work = held.work
         try:
-            cold = await self._transcripts.load(held.key)
-            source = "items"
-            if cold is None or cold.seq < held.loaded_seq:
-                source = "scan"
+            cold, source = await self._transcripts.load(held.key), "items"
+            if cold is not None:
+                cold.apply(work.buffered)
+            if cold is None or cold.seq < max(held.loaded_seq, work.rows_from_seq) or cold.transcript.lacks_items:
                 tp = TopicPartition(THREAD_EVENTS.name, partition.number)
-                cold = await scan_transcript(self._log, tp, held.key, held.state.offset + 1)
+                cold, source = await scan_transcript(self._log, tp, held.key, held.state.offset + 1), "scan"
+                cold.apply(work.buffered)
         except ThreadlogError as error:
             log.warning("transcript_not_loaded", thread=str(held.key), error=str(error))
             work.loading = False
@@ -535,8 +540,5 @@ class Runtime:
                 self._quarantine(partition, held, error)
             return
         self._metrics.transcripts_loaded.labels(source).inc()
-        for seq, changes in work.buffered:
-            if seq > cold.seq:
-                cold.transcript.apply(changes)
         work.transcript, work.transcript_seq, work.buffered, work.loading = cold.transcript, cold.seq, [], False
         self._advance(partition, held)

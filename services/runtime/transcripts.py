@@ -1,5 +1,6 @@
 """Cold transcripts: from the `items` view where it is there, else out of the partition."""
 
+from collections.abc import Iterable
 from typing import NamedTuple, Protocol
 
 import asyncpg
@@ -8,7 +9,7 @@ import orjson
 from schemas.ids import ThreadKey
 from schemas.state import NOTHING
 from schemas.thread import fold
-from schemas.transcript import Item, Transcript, transcript_changes
+from schemas.transcript import Change, Item, Transcript, transcript_changes
 from services.chassis.log import Log, TopicPartition
 from services.chassis.postgres import AWAY
 from services.chassis.scan import scan
@@ -19,6 +20,12 @@ class ColdTranscript(NamedTuple):
     seq: int
     """Of the last record that is in it."""
     transcript: Transcript
+
+    def apply(self, buffered: Iterable[tuple[int, tuple[Change, ...]]]) -> None:
+        """What has come meanwhile, with its seq."""
+        for seq, changes in buffered:
+            if seq > self.seq:
+                self.transcript.apply(changes)
 
 
 class TranscriptStore(Protocol):
@@ -41,9 +48,13 @@ class PostgresTranscripts:
         if not rows:
             return None
         items = [_item(row) for row in rows if row["part"] is not None]
-        summary = max((item.seq for item in items if item.kind == "summary"), default=0)
-        dropped = {row["input"] for row in rows if row["dropped"] is not None}
-        return ColdTranscript(rows[0]["thread_seq"], Transcript(items, summary_seq=summary, dropped=dropped))
+        return ColdTranscript(rows[0]["thread_seq"], loaded_transcript(items))
+
+
+def loaded_transcript(items: list[Item]) -> Transcript:
+    """Of the items that the model still sees, or will see."""
+    summary = max((item.seq for item in items if item.kind == "summary"), default=0)
+    return Transcript(items, summary_seq=summary, loaded_with=summary)
 
 
 def _item(row: asyncpg.Record) -> Item:

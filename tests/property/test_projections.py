@@ -1,6 +1,7 @@
 """The rows of any history: the same whatever the batching, and what the folds say."""
 
 from collections.abc import Sequence
+from itertools import cycle
 from typing import Any
 
 from hypothesis import given, settings
@@ -8,11 +9,13 @@ from hypothesis import strategies as st
 
 from schemas.codec import Record
 from schemas.ids import TenantId, ThreadId, ThreadKey
-from schemas.transcript import Transcript, transcript_changes
+from schemas.transcript import Transcript
 from services.chassis.log import Incoming
 from services.projector.projections.batch import Batch, Kept
+from tests.support.contexts import CONTEXT_CHOICES, ContextChoice, apply_to, context_history, transcript_of
 from tests.support.histories import KEY, History
-from tests.support.memory_tables import first_difference
+from tests.support.memory_tables import Tables, first_difference
+from tests.support.memory_views import cold_transcript
 from tests.support.strategies import any_records
 from tests.support.view_tables import Projected, Row
 from tests.support.walks import CHOICES, Choice, as_read, walk
@@ -41,7 +44,7 @@ def test_rows_do_not_depend_on_where_batches_begin(
 def test_items_are_the_transcript(choices: list[Choice]) -> None:
     history = walk(choices)
     tables = Projected().project(as_read(history), 5)
-    transcript = _transcript(history)
+    transcript = transcript_of(history)
     assert [_item(row) for row in tables.all("items")] == [
         (item.seq, item.part, item.kind, item.turn, item.step, item.place, item.content, item.digest, item.input)
         for item in sorted(transcript.items, key=lambda item: (item.seq, item.part))
@@ -127,15 +130,46 @@ def _merged(histories: Sequence[History], random: Any) -> list[Incoming]:
     return merged
 
 
-def _transcript(history: History) -> Transcript:
-    transcript = Transcript()
-    for before, after, record, verdict in zip(
-        history.states, history.states[1:], history.records, history.verdicts, strict=False
-    ):
-        transcript.apply(transcript_changes(before, after, record, verdict))
-    return transcript
-
-
 def _item(row: Row) -> tuple[Any, ...]:
     names = ("seq", "part", "kind", "turn", "step", "place", "content", "digest", "input")
     return tuple([row[name] for name in names])
+
+
+@given(CONTEXT_CHOICES, st.lists(st.integers(1, 40), min_size=1, max_size=6))
+def test_the_items_that_are_shown_are_the_context_whatever_is_compacted_and_rewound(
+    choices: list[ContextChoice], sizes: list[int]
+) -> None:
+    history = context_history(choices)
+    projected, records, start = Projected(), as_read(history), 0
+    for size in cycle(sizes):
+        projected.project(records[start : start + size])
+        start += size
+        assert _shown(projected.tables) == _context(transcript_of(history, min(start, len(records))))
+        if start >= len(records):
+            break
+
+
+@given(CONTEXT_CHOICES, st.integers(0, 200))
+def test_a_transcript_loaded_midway_goes_on_as_a_whole_one(choices: list[ContextChoice], midway: int) -> None:
+    history = context_history(choices)
+    midway = 1 + midway % len(history.records)
+    views = Projected().project(as_read(history)[:midway])
+    cold = cold_transcript(views.tables, KEY)
+    assert cold is not None and cold.seq == midway
+    assert _context(cold.transcript) == _context(transcript_of(history, midway))
+    apply_to(cold.transcript, history, midway)
+    if not cold.transcript.lacks_items:
+        assert _context(cold.transcript) == _context(transcript_of(history))
+
+
+def _shown(tables: Tables) -> list[tuple[int, int]]:
+    rows = [
+        (row["kind"] != "summary", row["place"], place)
+        for place, row in tables.of("items", KEY).items()
+        if not {"rewound_at", "compacted_at", "dropped"} & row.keys() and "place" in row
+    ]
+    return [place for _, _, place in sorted(rows)]
+
+
+def _context(transcript: Transcript) -> list[tuple[int, int]]:
+    return [item[:2] for item in transcript.context()]

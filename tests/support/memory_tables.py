@@ -15,7 +15,7 @@ from schemas.state import ThreadState
 from services.projector.errors import RowRefusedError, StoredPosition
 from services.projector.projections import artifacts, events, threads, usage
 from services.projector.projections.batch import Batch, Kept
-from services.projector.projections.changes import Table
+from services.projector.projections.changes import ItemsCompacted, ItemsRewound, Table
 from services.projector.projections.rows import ALL, CHANGING, Rows
 from services.projector.store import Claim, Span, fence_error
 
@@ -222,17 +222,37 @@ class Tables:
                 if place[0] == seq and row["kind"] == "tool_call" and row.get("call") == call:
                     content = orjson.dumps({**orjson.loads(row["content"]), "args": orjson.loads(args)})
                     self._set(places, place, row | {"content": content})
-        for tenant, thread, to_turn, rewound_at in sorted(rows.rewinds):
-            places = self._groups["items"].get((tenant, thread), {})
-            for place, row in list(places.items()):
-                stands = row.get("place", rewound_at + 1) <= rewound_at and row.get("turn", 0) > to_turn
-                if stands and "rewound_at" not in row:
-                    self._set(places, place, row | {"rewound_at": rewound_at})
-        for tenant, thread, through_seq, compacted_at in sorted(rows.compactions, key=lambda change: change.seq):
-            places = self._groups["items"].get((tenant, thread), {})
-            for place, row in list(places.items()):
-                if row.get("place", through_seq + 1) <= through_seq and "compacted_at" not in row:
-                    self._set(places, place, row | {"compacted_at": compacted_at})
+        for rewinds, compactions in rows.rounds():
+            for rewind in rewinds:
+                self._rewind(rewind)
+            for compaction in compactions:
+                self._compact(compaction)
+
+    def _rewind(self, change: ItemsRewound) -> None:
+        """What a summary stood for that is hidden comes back."""
+        places = self._groups["items"].get((change.tenant, change.thread), {})
+        summaries = set()
+        for place, row in list(places.items()):
+            stands = row.get("place", change.seq + 1) <= change.seq and row.get("turn", 0) > change.to_turn
+            if stands and "rewound_at" not in row:
+                self._set(places, place, row | {"rewound_at": change.seq})
+                if row["kind"] == "summary":
+                    summaries.add(place[0])
+        for place, row in list(places.items()):
+            if row.get("compacted_at") in summaries:
+                self._set(places, place, {name: value for name, value in row.items() if name != "compacted_at"})
+
+    def _compact(self, change: ItemsCompacted) -> None:
+        """Results go with their calls."""
+        places = self._groups["items"].get((change.tenant, change.thread), {})
+        gone = set()
+        for place, row in sorted(places.items()):
+            is_result_of_gone = row["kind"] == "tool_result" and row["call"] in gone and "place" in row
+            if row.get("place", change.through_seq + 1) <= change.through_seq or is_result_of_gone:
+                if row["kind"] == "tool_call":
+                    gone.add(row["call"])
+                if "compacted_at" not in row:
+                    self._set(places, place, row | {"compacted_at": change.seq})
 
     def _note_command(self, event: tuple[Any, ...]) -> None:
         """The index of clients' commands: the first record with each id."""

@@ -18,7 +18,7 @@ from pydantic import JsonValue
 from schemas.envelope import format_time
 from schemas.ids import EventId, ThreadKey
 from schemas.topics import THREAD_EVENTS
-from schemas.transcript import Item, Transcript
+from schemas.transcript import Item
 from services.chassis.states import PartitionKeys, PartitionStates, StatesUnavailableError
 from services.ingest.accept import CallFacts, Stored
 from services.ingest.commands import FoundCommands
@@ -29,7 +29,7 @@ from services.ingest.problems import VIEWS_UNAVAILABLE, Problem, ProblemError
 from services.ingest.refusals import CallStanding, Decided, InputStanding
 from services.projector.database import TIME_MS_MAX
 from services.projector.projections import events
-from services.runtime.transcripts import ColdTranscript
+from services.runtime.transcripts import ColdTranscript, loaded_transcript
 from tests.support.memory_database import AwayError, MemoryDatabase, Pause, next_offset
 from tests.support.memory_tables import Refuses, Tables
 
@@ -91,7 +91,7 @@ class MemoryViews(MemoryDatabase):
 
     async def load(self, key: ThreadKey) -> ColdTranscript | None:
         try:
-            return await self.ask(lambda tables: None if tables is None else _transcript(tables, key))
+            return await self.ask(lambda tables: None if tables is None else cold_transcript(tables, key))
         except AwayError:
             return None
 
@@ -206,20 +206,19 @@ def _has(tables: Tables, topic: str, partition: int) -> bool:
     return topic == TOPIC and partition in tables.positions
 
 
-def _transcript(tables: Tables, key: ThreadKey) -> ColdTranscript | None:
+def cold_transcript(tables: Tables, key: ThreadKey) -> ColdTranscript | None:
     state = tables.state(key)
     if state is None or state.quarantined is not None:
         return None
-    items: list[Item] = []
-    dropped: set[str] = set()
-    for (seq, part), row in sorted(tables.of("items", key).items()):
-        if "rewound_at" in row or "compacted_at" in row:
-            continue
-        items.append(_item(seq, part, row))
-        if "dropped" in row:
-            dropped.add(row["input"])
-    summary = max((item.seq for item in items if item.kind == "summary"), default=0)
-    return ColdTranscript(state.state.seq, Transcript(items, summary_seq=summary, dropped=dropped))
+    items = [
+        _item(seq, part, row)
+        for (seq, part), row in sorted(tables.of("items", key).items())
+        if not _HIDING & row.keys() and ("place" in row or "input" in row)
+    ]
+    return ColdTranscript(state.state.seq, loaded_transcript(items))
+
+
+_HIDING: Final = {"rewound_at", "compacted_at", "dropped"}
 
 
 def _item(seq: int, part: int, row: dict[str, Any]) -> Item:

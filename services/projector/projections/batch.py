@@ -136,16 +136,16 @@ class Batch:
         try:
             changes = _changes(applied) if applied.verdict.effect == "applied" else []
             used = usage_row(applied)
+            artifacts = artifact_rows(applied)
             event = event_row(applied, incoming.partition, incoming.value)
         except Exception as error:  # noqa: BLE001  # one record's bug must not stop its partition
-            artifacts = artifact_rows(applied)
             return _Failed(f"its rows cannot be made: {type(error).__name__}", "rows_failed")
         rows.add(changes)
         if used is not None:
             rows.usage.append(used)
+        rows.artifacts.extend(artifacts)
         rows.events.append(event)
         self.shown[applied.record.key] = applied.after
-        rows.artifacts.extend(artifacts)
         return None
 
     def _why_refused(self, incoming: Incoming) -> _Failed | None:
@@ -170,10 +170,10 @@ def _changes(applied: Applied) -> list[Change]:
         changes += turn_changes(applied)
     if after.calls is not before.calls:
         changes += tool_call_changes(applied)
-    changes += item_changes(applied)
-    return changes
     if after.plan is not before.plan:
         changes += plan_changes(applied)
+    changes += item_changes(applied)
+    return changes
 
 
 def _fold(before: ThreadState, record: Record) -> tuple[Applied, _Failed | None]:

@@ -80,7 +80,8 @@ class Rows:
     """Arguments of calls' items, those of this batch too: written after the new rows."""
     rewinds: list[ItemsRewound] = field(default_factory=list)
     compactions: list[ItemsCompacted] = field(default_factory=list)
-    """Written last: they reach items of this batch too, and by their place only those that came before them."""
+    """Written last, in `rounds`: they reach items of this batch too, and by their place only those that came before.
+    """
     events: list[tuple[object, ...]] = field(default_factory=list)
     usage: list[tuple[object, ...]] = field(default_factory=list)
     artifacts: list[tuple[object, ...]] = field(default_factory=list)
@@ -116,6 +117,25 @@ class Rows:
     def changed_rows(self, table: Table) -> list[tuple[object, ...]]:
         columns = CHANGING[table]
         return [(*key, *map(row.get, columns)) for key, row in self.changed[table].items()]
+
+    def rounds(self) -> list[tuple[list[ItemsRewound], list[ItemsCompacted]]]:
+        """Rewinds and compactions, one of each thread per round at most, each thread's in their order: a rewind gives
+        back what a summary stood for, and the next summary takes it again.
+        """
+        of_thread: dict[tuple[str, str], list[ItemsRewound | ItemsCompacted]] = {}
+        for change in (*self.rewinds, *self.compactions):
+            of_thread.setdefault(change[:2], []).append(change)
+        rounds: list[tuple[list[ItemsRewound], list[ItemsCompacted]]] = []
+        for changes in of_thread.values():
+            for number, change in enumerate(sorted(changes, key=lambda change: change.seq)):
+                if number == len(rounds):
+                    rounds.append(([], []))
+                rewinds, compactions = rounds[number]
+                if isinstance(change, ItemsRewound):
+                    rewinds.append(change)
+                else:
+                    compactions.append(change)
+        return rounds
 
     def _edit(self, edited: CallItemEdited) -> None:
         self.edits[edited[:4]] = edited.args

@@ -232,12 +232,12 @@ create table tool_calls (
     settled_seq bigint,
     settled_at timestamptz,
     settled_by uuid,
+    resolved_at timestamptz,
     primary key (tenant, thread, call)
 ) with (fillfactor = 80);
-    resolved_at timestamptz,
+create unique index tool_calls_in_order on tool_calls (tenant, thread, turn, step, index);
 create index tool_calls_for_people on tool_calls (tenant, status, thread, turn, step, index)
     where status in ('waiting', 'unknown');
-create unique index tool_calls_in_order on tool_calls (tenant, thread, turn, step, index);
 
 comment on table tool_calls is 'A row per call that a model proposed. In the schema views it has a column more, result: what came of it.';
 comment on column tool_calls.call is 'turn.step.index.';
@@ -279,6 +279,11 @@ create table items (
     compacted_at bigint,
     primary key (tenant, thread, seq, part)
 ) with (fillfactor = 80);
+-- Inputs in the order in which they came, and in which they were taken; and by their ids.
+create index items_inputs on items (tenant, thread, seq) where input is not null;
+create index items_taken on items (tenant, thread, place) where input is not null and dropped is null;
+create index items_by_input on items (tenant, thread, input, seq) where input is not null;
+create index items_summaries on items (tenant, thread, seq) where kind = 'summary';
 
 comment on table items is 'What was said: messages, reasoning, calls, results and summaries, as history keeps them. The model sees those with a place that are neither dropped nor rewound nor compacted: the summary first, then by place, seq and part.';
 comment on column items.seq is 'Of the record that brought it.';
@@ -294,8 +299,6 @@ comment on column items.dropped is 'Kind of the event by which a waiting message
 comment on column items.rewound_at is 'Seq of the rewind that took it out of the context.';
 comment on column items.compacted_at is 'Seq of the summary that stands for it.';
 
-create table usage (
-    tenant text not null,
 create table plans (
     tenant text not null,
     thread text not null,
@@ -388,6 +391,8 @@ comment on column artifacts.media_type is 'As its producer names it.';
 comment on column artifacts.name is 'As its producer names it.';
 comment on column artifacts.at is 'When it was named.';
 
+create table usage (
+    tenant text not null,
     thread text not null,
     seq bigint not null,
     kind text not null,

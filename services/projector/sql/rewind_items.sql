@@ -1,10 +1,21 @@
--- Items of turns after `to_turn` that had their place before the rewind; of several rewinds the first counts.
+-- Items of turns after `to_turn` that had their place before the rewind. Those are items of records since the first of
+-- these turns began, and inputs that waited before it. A thread is in the arrays once.
 update items t set rewound_at = hidden.rewound_at
 from (
-    select i.tenant, i.thread, i.seq, i.part, min(r.rewound_at) as rewound_at
-    from unnest($1::text[], $2::text[], $3::bigint[], $4::bigint[]) as r (tenant, thread, to_turn, rewound_at)
-    join items i on i.tenant = r.tenant and i.thread = r.thread
+    with rewinds as (
+        select r.tenant, r.thread, r.to_turn, r.rewound_at, first.started_seq
+        from unnest($1::text[], $2::text[], $3::bigint[], $4::bigint[]) as r (tenant, thread, to_turn, rewound_at)
+        join turns first on first.tenant = r.tenant and first.thread = r.thread and first.turn = r.to_turn + 1
+    )
+    select i.tenant, i.thread, i.seq, i.part, r.rewound_at
+    from rewinds r
+    join items i on i.tenant = r.tenant and i.thread = r.thread and i.seq >= r.started_seq and i.seq <= r.rewound_at
     where i.turn > r.to_turn and i.place <= r.rewound_at and i.rewound_at is null
-    group by i.tenant, i.thread, i.seq, i.part
+    union all
+    select i.tenant, i.thread, i.seq, i.part, r.rewound_at
+    from rewinds r
+    join items i on i.tenant = r.tenant and i.thread = r.thread and i.input is not null and i.dropped is null
+        and i.place >= r.started_seq and i.place <= r.rewound_at
+    where i.seq < r.started_seq and i.turn > r.to_turn and i.rewound_at is null
 ) as hidden
 where t.tenant = hidden.tenant and t.thread = hidden.thread and t.seq = hidden.seq and t.part = hidden.part

@@ -1,10 +1,42 @@
--- What the model still sees of a thread, and the seq up to which that holds, in one snapshot. A thread without such
+-- What the model still sees of a thread, or will see, and the seq up to which that holds, in one snapshot: what came
+-- after what the summary in force stands for, and inputs that came before and were taken after, or wait. A thread without such
 -- items gives one row of nulls; one without a state row gives none, nor does one whose items stand still because the
 -- database refused a record of it.
-select (s.state ->> 'seq')::bigint as thread_seq,
-       i.seq, i.part, i.kind, i.turn, i.step, i.place, i.content, i.digest, i.input, i.call, i.dropped
-from views.thread_states s
-left join views.items i
-    on i.tenant = s.tenant and i.thread = s.thread and i.rewound_at is null and i.compacted_at is null
+select
+    (s.state ->> 'seq')::bigint as thread_seq,
+    i.seq, i.part, i.kind, i.turn, i.step, i.place, i.content, i.digest, i.input, i.call
+from views.thread_states as s
+left join lateral (
+    select (summary.content ->> 'through_seq')::bigint as through_seq
+    from views.items as summary
+    where summary.tenant = s.tenant and summary.thread = s.thread
+        and summary.kind = 'summary' and summary.rewound_at is null
+    order by summary.seq desc
+    limit 1
+) as standing on true
+left join lateral (
+    select
+        shown.seq, shown.part, shown.kind, shown.turn, shown.step, shown.place, shown.content, shown.digest,
+        shown.input, shown.call
+    from views.items as shown
+    where shown.tenant = s.tenant and shown.thread = s.thread and shown.seq > coalesce(standing.through_seq, 0)
+        and shown.rewound_at is null and shown.compacted_at is null
+        and case when shown.input is null then shown.place is not null else shown.dropped is null end
+    union all
+    select
+        taken.seq, taken.part, taken.kind, taken.turn, taken.step, taken.place, taken.content, taken.digest,
+        taken.input, taken.call
+    from views.items as taken
+    where taken.tenant = s.tenant and taken.thread = s.thread and taken.seq <= standing.through_seq
+        and taken.input is not null and taken.dropped is null and taken.place > standing.through_seq
+        and taken.rewound_at is null and taken.compacted_at is null
+    union all
+    select
+        waiting.seq, waiting.part, waiting.kind, waiting.turn, waiting.step, waiting.place, waiting.content,
+        waiting.digest, waiting.input, waiting.call
+    from views.items as waiting
+    where waiting.tenant = s.tenant and waiting.thread = s.thread and waiting.seq <= standing.through_seq
+        and waiting.input is not null and waiting.dropped is null and waiting.place is null
+) as i on true
 where s.tenant = $1 and s.thread = $2 and s.quarantined is null
 order by i.seq, i.part

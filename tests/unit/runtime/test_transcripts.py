@@ -3,10 +3,12 @@
 import asyncio
 from typing import Any
 
+from schemas.events import ThreadRewound
 from schemas.ids import ThreadKey
 from services.runtime.model import (
     ModelRequest,
 )
+from tests.support.histories import RUNTIME, compacted
 from tests.support.runtime_world import (
     PlayedModel,
     runtime,
@@ -108,6 +110,27 @@ async def test_rows_that_are_ahead_of_the_reader_show_nothing_twice() -> None:
         held = process.held(key)
         items = [(item.seq, item.part) for item in held.work.transcript.items]
         assert len(items) == len(set(items))
+
+
+@in_virtual_time
+async def test_what_a_summary_stood_for_is_loaded_once_a_rewind_brings_it_back() -> None:
+    model = PlayedModel()
+    async with world_of(model) as world:
+        key, _ = await with_cold_transcript(world, model)
+        await world.submit(key, "i2", text="second")
+        await world.until_rest(key, turns=2)
+        await world.command(key, compacted(world.of(key).state), "sum up", RUNTIME)
+        await asyncio.sleep(2)
+        for process in world.processes:
+            process.crash()
+        await runtime(world, "r3")
+        await world.submit(key, "i3", text="third")
+        await world.until_rest(key, turns=3)
+        assert said(model.requests[-1]) == ["third"]
+        await world.command(key, ThreadRewound(to_turn=1), "back")
+        await world.submit(key, "i4", text="fourth")
+        await world.until_rest(key, turns=4)
+        assert said(model.requests[-1]) == ["first", "done", "fourth"]
 
 
 @in_virtual_time
