@@ -3,7 +3,7 @@
 ProjectorError              retriable = False
 ├── RowRefusedError         the database refuses a row of the batch: the record is found and set aside
 ├── FenceError              a partition has another owner, or is not where its rows begin
-├── GenerationGoneError     the schema is not there any more: swapped and dropped, or dropped by hand
+├── GenerationGoneError     the schema is not there any more, dropped after a swap or by hand, or is not the live one
 ├── StoreAwayError          retriable: the database does not answer, or cannot write now
 ├── OtherLogError           the views were built from another log: never mixed, a person decides
 ├── RebuildError            a generation cannot take over; the live one is as it was

@@ -124,6 +124,50 @@ async def test_dropped_views_are_made_again_though_nothing_new_comes() -> None:
 
 
 @in_virtual_time
+async def test_who_had_no_partitions_at_a_swap_writes_none_of_the_generation_before() -> None:
+    """It is kept, and nobody has told the one that stood by."""
+    world = World()
+    owners = [await world.start(str(number)) for number in range(PARTITIONS)]
+    standby = await world.start("standby")
+    await asyncio.sleep(1)
+    await world.append_turn(1)
+    await world.caught_up()
+    new = world.views.make("simulated", "building")
+    old = world.views.made_live
+    assert old is not None
+    old.tables.take_from_owners()
+    old.status, new.status = "old", "live"
+    await world.append_turn(2)
+    await world.caught_up()
+    world.assert_equal()
+    kept = dict(old.tables.positions)
+    for owner in owners:
+        await owner.crash()
+    for number in range(12):
+        await world.append_turn(number)
+    await world.caught_up()
+    world.assert_equal()
+    offsets, expected = ([at.next_offset for at in each.values()] for each in (old.tables.positions, kept))
+    assert offsets == expected
+    standby.stopping.set()
+    await standby.task
+
+
+@in_virtual_time
+async def test_a_partition_that_nobody_had_claimed_at_a_swap_is_found_in_the_generation_before() -> None:
+    world = World()
+    async with world.projector():
+        await world.append_turn(1)
+        await world.caught_up()
+        new = world.views.make("simulated", "building")
+        old = world.views.made_live
+        assert old is not None
+        old.status, new.status = "old", "live"
+        await world.caught_up()
+        world.assert_equal()
+
+
+@in_virtual_time
 async def test_what_comes_while_the_database_is_away_is_shown_afterwards() -> None:
     world = World()
     async with world.projector():
