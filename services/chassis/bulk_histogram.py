@@ -34,5 +34,5 @@ class BulkHistogram(Collector):
         cumulated, so_far = [], 0
         for bound, count in zip([*self._bounds, float("inf")], self._counts, strict=True):
             so_far += count
-            cumulated.append((floatToGoString(bound), so_far))
+            cumulated.append((str(floatToGoString(bound)), so_far))  # type: ignore[no-untyped-call]  # the library's own
         yield HistogramMetricFamily(self._name, self._documentation, buckets=cumulated, sum_value=self._sum)

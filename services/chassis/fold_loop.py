@@ -132,6 +132,13 @@ class FoldLoop(Generic[Work]):
         behind = sorted(partition.number for partition in self.partitions.values() if not partition.ready)
         return f"reading up to the end of partitions {behind}" if behind else None
 
+    def positions(self) -> dict[TopicPartition, int]:
+        """Of the first record that was not read, by partition."""
+        return {TopicPartition(self._topic, number): at.next_offset for number, at in self.partitions.items()}
+
+    def waits_for_states(self) -> bool:
+        return any(partition.paused for partition in self.partitions.values())
+
     # Assignment (chassis.log.Rebalance)
 
     async def assigned(self, partitions: frozenset[TopicPartition]) -> Mapping[TopicPartition, int]:

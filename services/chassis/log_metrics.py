@@ -20,14 +20,6 @@ class LogCounts:
 
 
 class LogCollector(Collector):
-    """threadlog_log_records_appended_total          records that the broker acknowledged
-    threadlog_log_batches_sent_total              batches sent, retries included; one round trip each
-    threadlog_log_batch_retries_total             batches sent again after a retriable error
-    threadlog_log_appends_failed_total            appends that failed: no acknowledgement in time, too large, closed
-    threadlog_log_lossy_records_dropped_total     progress records that were dropped because the outbox was full
-    threadlog_log_commits_failed_total            commits of offsets, which only lag tools read, that failed
-    """
-
     def __init__(self, counts: LogCounts, registry: CollectorRegistry) -> None:
         self._counts = counts
         registry.register(self)
@@ -35,11 +27,23 @@ class LogCollector(Collector):
     def collect(self) -> Iterator[CounterMetricFamily]:
         outbox = self._counts.outbox
         for name, help_text, value in (
-            ("records_appended", "records that the broker acknowledged", outbox.records),
-            ("batches_sent", "batches sent, retries included", outbox.batches),
-            ("batch_retries", "batches sent again after a retriable error", outbox.retries),
-            ("appends_failed", "appends that failed", outbox.appends_failed),
-            ("lossy_records_dropped", "progress records dropped", outbox.lossy_records_dropped),
-            ("commits_failed", "commits of offsets that failed", self._counts.commits_failed),
+            ("records_appended", "Records that the broker acknowledged.", outbox.records),
+            ("batches_sent", "Batches sent, repetitions included: one round trip each.", outbox.batches),
+            ("batch_retries", "Batches sent again after an error that may pass.", outbox.retries),
+            (
+                "appends_failed",
+                "Appends that failed: not acknowledged in time, too large, or the log was closed.",
+                outbox.appends_failed,
+            ),
+            (
+                "lossy_records_dropped",
+                "Records of thread-progress that were dropped because too much of it waited.",
+                outbox.lossy_records_dropped,
+            ),
+            (
+                "commits_failed",
+                "Commits of offsets, which only lag tools read, that failed.",
+                self._counts.commits_failed,
+            ),
         ):
             yield CounterMetricFamily(f"threadlog_log_{name}", help_text, value=value)

@@ -1,7 +1,8 @@
 """Connections to Postgres. `jsonb` goes in and out as the bytes of its JSON: what is only passed on is not decoded."""
 
 import asyncio
-from typing import Final
+from functools import partial
+from typing import Final, Protocol
 
 import asyncpg
 
@@ -21,6 +22,12 @@ JSONB_VERSION = b"\x01"
 """What Postgres puts before the text in jsonb's binary format."""
 
 
+class CountStatement(Protocol):
+    """Told of each statement that the pool's connections have sent, once it is over."""
+
+    def __call__(self, seconds: float, *, failed: bool) -> None: ...
+
+
 async def open_pool(
     dsn: str,
     *,
@@ -30,6 +37,7 @@ async def open_pool(
     command_timeout_seconds: float,
     connect_timeout_seconds: float,
     role: str = "",
+    count_statement: CountStatement | None = None,
 ) -> asyncpg.Pool:
     """With `size_min` 0 nothing is connected yet, so a service starts while its database is away.
 
@@ -41,13 +49,23 @@ async def open_pool(
     return await asyncpg.create_pool(
         dsn,
         connection_class=_UnresetConnection,
-        init=set_jsonb_codec,
+        init=partial(_prepare, count_statement),
         min_size=size_min,
         max_size=size_max,
         command_timeout=command_timeout_seconds,
         timeout=connect_timeout_seconds,
         server_settings={"application_name": application_name, **({"role": role} if role else {})},
     )
+
+
+async def _prepare(count_statement: CountStatement | None, connection: asyncpg.Connection) -> None:
+    await set_jsonb_codec(connection)
+    if count_statement is not None:
+        connection.add_query_logger(partial(_count, count_statement))
+
+
+def _count(count_statement: CountStatement, logged: asyncpg.connection.LoggedQuery) -> None:
+    count_statement(logged.elapsed, failed=logged.exception is not None)
 
 
 class _UnresetConnection(asyncpg.Connection):

@@ -11,6 +11,7 @@ from prometheus_client import CollectorRegistry
 from services.chassis.database_setup import check_database
 from services.chassis.kafka import KafkaLog
 from services.chassis.log_metrics import LogCollector, LogCounts
+from services.chassis.metrics import CommonMetrics
 from services.chassis.postgres import open_pool
 from services.chassis.probes import Check, Probes
 from services.chassis.settings import Settings
@@ -23,6 +24,7 @@ class Surroundings:
     log: KafkaLog
     pool: asyncpg.Pool
     registry: CollectorRegistry
+    metrics: CommonMetrics
 
 
 @asynccontextmanager
@@ -32,6 +34,7 @@ async def surroundings(
     registry: CollectorRegistry,
     *,
     not_ready: Check,
+    not_live: Check,
     owners: Sequence[str] = ("projector",),
     takes: Sequence[str] = (),
 ) -> AsyncIterator[Surroundings]:
@@ -41,7 +44,7 @@ async def surroundings(
     away = await check_database(settings, owners, takes)
     if away is not None:
         logger.warning("database_away", reason=away)
-    counts = LogCounts()
+    metrics, counts = CommonMetrics.register(registry, service), LogCounts()
     LogCollector(counts, registry)
     log = await KafkaLog.open(settings, service, counts)
     try:
@@ -53,10 +56,13 @@ async def surroundings(
             command_timeout_seconds=settings.postgres_command_timeout_seconds,
             connect_timeout_seconds=settings.postgres_connect_timeout_seconds,
             role=settings.postgres_role,
+            count_statement=metrics.count_statement,
         )
-        probes = await Probes.start(settings.probes_host, settings.probes_port, registry, not_ready=not_ready)
+        probes = await Probes.start(
+            settings.probes_host, settings.probes_port, registry, not_ready=not_ready, not_live=not_live
+        )
         try:
-            yield Surroundings(log, pool, registry)
+            yield Surroundings(log, pool, registry, metrics)
         finally:
             await probes.close()
             pool.terminate()

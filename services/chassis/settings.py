@@ -73,6 +73,12 @@ class Settings(BaseSettings):
     probes_host: str = "127.0.0.1"
     probes_port: int = Field(default=0, ge=0, le=65_535)
     """Serves /livez, /readyz and /metrics. 0 takes a free port and logs it."""
+    lag_look_seconds: float = Field(default=5, gt=0)
+    """From one look at the end of the log to the next: how exact the lag in seconds is, and how old the lag shown."""
+    live_stuck_seconds: float = Field(default=300, ge=60)
+    """/livez answers 503 once the log answers and has records for this process, it waits for no database, and yet has
+    not read one for so long.
+    """
 
     quarantine_refold_first_seconds: float = Field(default=5, gt=0)
     """How long a thread that could not be folded or decided is left alone before it is read anew. Each failure after

@@ -187,6 +187,11 @@ class Watches:
                     await self._pace.pause_after([record.key for _, records in polled for record in records])
                 await asyncio.sleep(0)  # who waits for these records runs now, even if the next ones are here already
 
+    def positions(self) -> dict[TopicPartition, int]:
+        """Of the first record of thread-events that was not read, by partition."""
+        reader = self._opened()
+        return {tp: reader.position(tp) for tp in reader.assignment() if tp.topic == EVENTS}
+
     def stop(self) -> None:
         """Ends every watch with its cursor, so that clients go to another process; new ones are refused."""
         self._stopping = True

@@ -150,7 +150,12 @@ class Ops:
         """Keeps the metrics up. Until it is cancelled."""
         while True:
             await self.stuck()
+            await self.count_open()
             await asyncio.sleep(self._limits.refresh_seconds)
+
+    async def count_open(self) -> None:
+        look = _Look(self._clock.now_ms())  # told to nobody
+        await self._ask(look, "The views could not be asked how much is open", self._count_open)
 
     async def stuck(self) -> Stuck:
         """However many ask, one looks; what was found a moment ago is told again."""
@@ -269,6 +274,13 @@ class Ops:
                     what_to_do=advice,
                 )
             )
+
+    async def _count_open(self, _: _Look) -> None:
+        """Where it fails the metrics stay as they were."""
+        [row] = await self._database.fetch_as_operator(self._sql["ops_open"], TOPIC)
+        self._metrics.open_turns.set(row["open_turns"])
+        self._metrics.waiting_approvals.set(row["waiting_approvals"])
+        self._metrics.unknown_calls.set(row["unknown_calls"])
 
     def _count(self, look: _Look) -> None:
         by_reason: dict[Reason, set[tuple[str, str]]] = {"quarantined": set(), "no_progress": set()}

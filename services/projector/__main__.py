@@ -4,6 +4,7 @@ from functools import partial
 from prometheus_client import CollectorRegistry
 
 from services.chassis.clock import SystemClock, draw_id
+from services.chassis.lag import LagMeter
 from services.chassis.lifecycle import Lifecycle, run_service
 from services.chassis.service import surroundings
 from services.chassis.telemetry import configure_logging
@@ -36,11 +37,15 @@ async def serve(settings: ProjectorSettings, lifecycle: Lifecycle) -> None:
     registry = CollectorRegistry()
     metrics = ProjectorMetrics.register(registry)
     projector: Projector | None = None
+    meter: LagMeter | None = None
 
     def not_ready() -> str | None:
         return None if projector is not None and projector.is_ready else "no partitions yet"
 
-    async with surroundings(settings, "projector", registry, not_ready=not_ready) as around:
+    def not_live() -> str | None:
+        return None if meter is None else meter.not_live()
+
+    async with surroundings(settings, "projector", registry, not_ready=not_ready, not_live=not_live) as around:
         stores = PostgresStores(settings.postgres_dsn, settings)
         building = own_generation_live(around.log, stores, settings.postgres_dsn, settings, metrics)
         if not await done_before(lifecycle.stopping, building):
@@ -49,6 +54,17 @@ async def serve(settings: ProjectorSettings, lifecycle: Lifecycle) -> None:
         projector = await Projector.start(
             around.log, stores, settings, SystemClock(), metrics, draw_id()[:8], relay_store
         )
+        meter = LagMeter(
+            around.log,
+            projector.positions,
+            records=metrics.lag_records,
+            seconds=metrics.lag_seconds,
+            look_seconds=settings.lag_look_seconds,
+            stuck_seconds=settings.live_stuck_seconds,
+            waits=Waits(registry),
+        )
+        lifecycle.spawn(meter.run(), "lag")
+        lifecycle.spawn(around.metrics.watch_event_loop(), "event loop watch")
         await projector.run(lifecycle.stopping)
 
 

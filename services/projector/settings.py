@@ -37,7 +37,7 @@ class ProjectorSettings(Settings):
     projector_reclaim_seconds: float = Field(default=10.0, gt=0)
     """A partition that was taken over, but is still assigned to this projector, is claimed again after this time."""
     projector_look_seconds: float = Field(default=5.0, gt=0)
-    """From one look at the lag, and at what became of the claims, to the next."""
+    """From one look at what became of the claims to the next."""
     projector_dead_letter_bytes_max: int = Field(default=256 * 1024, ge=0, le=MIB)
     """What is kept of the value of a record that cannot be read or stored; the record itself stays on its topic."""
     projector_effects: bool = True

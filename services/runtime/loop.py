@@ -435,7 +435,7 @@ class Runtime:
         work.task = self._spawn(self._ask(partition, held, calling, request), f"model {held.key}")
 
     async def _ask(self, partition: Partition, held: Held, calling: Calling, request: ModelRequest) -> None:
-        started_ms = self._clock.now_ms()
+        asked_ms = started_ms = self._clock.now_ms()
         text = TextBatch(partial(self._emit_text, partition, held, calling), self._options.delta_interval_ms)
         reasoning = TextBatch(partial(self._emit_reasoning, partition, held, calling), self._options.delta_interval_ms)
 
@@ -445,7 +445,10 @@ class Runtime:
         answer: ModelAnswer | ModelFailure
         try:
             async with self._slots.slot(held.key.tenant) as slot:
-                answer = await self._model.answer(request, emit)
+                started_ms = self._clock.now_ms()
+                self._metrics.model_wait_seconds.observe((started_ms - asked_ms) / 1000)
+                with self._metrics.model_calls.track_inprogress():
+                    answer = await self._model.answer(request, emit)
                 if isinstance(answer, ModelAnswer):
                     slot.used(answer.usage.input_tokens + answer.usage.output_tokens)
         except Exception as error:  # a bug in an adapter is a failed try, not a stuck turn

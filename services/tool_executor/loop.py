@@ -217,6 +217,7 @@ class Executor:
         match before_running(held.state, run.attempt, self._clock.now_ms()):
             case "run" if not run.cancelled.is_set():
                 self._metrics.claims.labels("true").inc()
+                self._metrics.claim_seconds.observe((self._clock.now_ms() - run.attempt.appended_ms) / 1000)
                 self._start(partition, held, run)
             case "run" | "never_ran":
                 self._finish(partition, held, run, ToolEnd("not_started", None))

@@ -1,40 +1,95 @@
+"""Everything that the tool-executor counts."""
+
 from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+TOOL_SECONDS = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 900.0, 3_600.0)
+CLAIM_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+BOOLEANS = ("true", "false")
+
 
 @dataclass(frozen=True, slots=True)
 class ExecutorMetrics:
-    """All metrics of the tool-executor."""
-
     claims: Counter
-    """Claims read back, by whether they won."""
+    claim_seconds: Histogram
     running: Gauge
     ends: Counter
-    """By outcome."""
     tool_seconds: Histogram
     lost: Counter
-    """Calls of silent executors, appended as lost by this one."""
     append_failures: Counter
     waiting: Gauge
-    """Threads with dispatched calls that wait for a free place."""
     reconciled: Counter
-    """What downstreams said of unknown calls, by status; `unknown` is also what a hook that failed says."""
     left_to_people: Counter
-    """Unknown reconcilable calls about which nothing could be found out."""
+    quarantined: Gauge
+    lag_records: Gauge
+    lag_seconds: Gauge
 
     @classmethod
     def register(cls, registry: CollectorRegistry) -> "ExecutorMetrics":
-        return cls(
-            Counter("threadlog_executor_claims", "Claims read back", ["won"], registry=registry),
-            Gauge("threadlog_executor_running_calls", "Calls that run", registry=registry),
-            Counter("threadlog_executor_ends", "Ended calls", ["outcome"], registry=registry),
-            Histogram("threadlog_executor_tool_seconds", "Seconds that tools ran", registry=registry),
-            Counter("threadlog_executor_lost", "Calls of silent executors", registry=registry),
-            Counter("threadlog_executor_append_failures", "Appends that failed", registry=registry),
-            Gauge("threadlog_executor_waiting_threads", "Threads waiting for a free place", registry=registry),
-            Counter("threadlog_executor_reconciled", "Answers of downstreams", ["status"], registry=registry),
-            Counter(
-                "threadlog_executor_left_to_people", "Unknown calls nothing was found out about", registry=registry
+        made = cls(
+            claims=Counter(
+                "threadlog_executor_claims",
+                "Claims read back, by whether they won: were the first for their attempt.",
+                ["won"],
+                registry=registry,
+            ),
+            claim_seconds=Histogram(
+                "threadlog_executor_claim_seconds",
+                "Seconds from the append of a claim to its being read back; pure tools start without waiting for it.",
+                buckets=CLAIM_SECONDS,
+                registry=registry,
+            ),
+            running=Gauge(
+                "threadlog_executor_running_calls", "Calls that hold a place: claimed or running.", registry=registry
+            ),
+            ends=Counter("threadlog_executor_ends", "Ended calls, by outcome.", ["outcome"], registry=registry),
+            tool_seconds=Histogram(
+                "threadlog_executor_tool_seconds",
+                "Seconds that a tool ran, whatever came of it.",
+                buckets=TOOL_SECONDS,
+                registry=registry,
+            ),
+            lost=Counter(
+                "threadlog_executor_lost",
+                "Calls of other executors that this one has declared lost: no heartbeat for their lease.",
+                registry=registry,
+            ),
+            append_failures=Counter(
+                "threadlog_executor_append_failures", "Appends that the log did not acknowledge.", registry=registry
+            ),
+            waiting=Gauge(
+                "threadlog_executor_waiting_threads",
+                "Threads with dispatched calls that wait for a free place.",
+                registry=registry,
+            ),
+            reconciled=Counter(
+                "threadlog_executor_reconciled",
+                "Answers of downstreams about unknown calls, by status; a hook that failed says unknown, too.",
+                ["status"],
+                registry=registry,
+            ),
+            left_to_people=Counter(
+                "threadlog_executor_left_to_people",
+                "Unknown reconcilable calls about which nothing could be found out.",
+                registry=registry,
+            ),
+            quarantined=Gauge(
+                "threadlog_executor_quarantined_threads",
+                "Threads set aside because they could not be folded, or read anew and not yet known to be well.",
+                registry=registry,
+            ),
+            lag_records=Gauge(
+                "threadlog_executor_lag_records",
+                "Records of the assigned partitions that were not read here, as of the last look.",
+                registry=registry,
+            ),
+            lag_seconds=Gauge(
+                "threadlog_executor_lag_seconds",
+                "How long ago the log ended where this executor is now, for the partition that is furthest behind.",
+                registry=registry,
             ),
         )
+        for value in BOOLEANS:
+            made.claims.labels(value)
+        return made

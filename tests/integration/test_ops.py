@@ -63,7 +63,7 @@ async def test_quiet_and_quarantined_threads_are_found_in_the_views(
 ) -> None:
     connection = await asyncpg.connect(fresh_database)
     await migrate(fresh_database)
-    world = World(fresh_database, connection)
+    world, registry = World(fresh_database, connection), CollectorRegistry()
     waiting = idle()
     waiting.apply(submitted("i1"), USER)
     approval = with_calls(proposed(0))
@@ -100,13 +100,17 @@ async def test_quiet_and_quarantined_threads_are_found_in_the_views(
             partitions=PARTITIONS,
             clock=SystemClock(),
             limits=OpsLimits(Quiet(300_000, 900_000), 100, 100, 5, 5, 60),
-            metrics=IngestMetrics.build(CollectorRegistry()),
+            metrics=IngestMetrics.build(registry),
         )
         found = await ops.stuck()
+        await ops.count_open()
     finally:
         pool.terminate()
         await connection.close()
     assert found.incomplete == []
+    open_now = {name: registry.get_sample_value(f"threadlog_{name}") for name in OPEN}
+    assert open_now == {"open_turns": 1, "waiting_approvals": 1, "unknown_calls": 0}
+    assert registry.get_sample_value("threadlog_ops_sources_failed_total") == 0
     assert [(each.thread, each.reason) for each in found.threads] == [
         ("bad", "quarantined"),
         ("waiting", "no_progress"),
@@ -114,6 +118,9 @@ async def test_quiet_and_quarantined_threads_are_found_in_the_views(
     assert found.threads[0].detail == "projector: seq 1: its rows cannot be made: RuntimeError"
     assert {each.group for each in found.partitions} == {RUNTIME_GROUP, PROJECTOR_GROUP}
     assert len(found.partitions) == 2 * PARTITIONS
+
+
+OPEN = ("open_turns", "waiting_approvals", "unknown_calls")
 
 
 class Nobody:
