@@ -20,7 +20,7 @@ from schemas.ids import ThreadKey
 from schemas.topics import THREAD_EVENTS
 from services.chassis.clock import Clock
 from services.chassis.groups import PROJECTOR_GROUP
-from services.chassis.log import Incoming, Log, LogError, Reader, TopicPartition
+from services.chassis.log import Incoming, Log, Reader, TopicPartition
 from services.projector.apply import Applier, tell_nobody
 from services.projector.dead_letter_topic import DeadLetterTopic
 from services.projector.effects import EffectsRelay, RelayStore
@@ -244,6 +244,7 @@ class Projector:
         """Without records to write nothing else would tell that the views were dropped, are another generation, or lost
         their last batches in a crash of the database.
         """
+        self._require_live(await self._stores.live(self._cluster_id))
         stored = await self._held.store.positions()
         epochs = self._held.epochs()
         taken_over = {p for p in epochs if stored.get(p, NOWHERE).owner_epoch != epochs[p]}
@@ -276,6 +277,9 @@ class Projector:
         claims = await again_while_away(
             lambda: store.claim(partitions, self._owner, self._cluster_id), self._settings, self._metrics
         )
+        # Of a generation that was swapped and kept, partitions can be claimed as well. One that is swapped from now on
+        # takes this claim away.
+        self._require_live(await self._live_generation())
         # After the claim: until then its owner may have written records that came a moment ago.
         tps = [TopicPartition(TOPIC, partition) for partition in claims]
         begins, ends = await self._log.begin_offsets(tps), await self._log.end_offsets(tps)
@@ -366,6 +370,11 @@ class Projector:
 
     async def _live_generation(self) -> Generation:
         return await again_while_away(lambda: self._stores.live(self._cluster_id), self._settings, self._metrics)
+
+    def _require_live(self, live: Generation) -> None:
+        held = self._held.store.generation
+        if held != live:
+            raise GenerationGoneError(f"{live.schema} is live, and {held.schema} is not any more")
 
     def _use(self, generation: Generation) -> None:
         store = self._stores.open(generation)
