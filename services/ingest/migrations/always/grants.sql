@@ -12,4 +12,4 @@ $$;
 
 grant usage on schema ingest to threadlog_ingest, threadlog_keys;
 grant select on ingest.api_keys to threadlog_ingest;
-grant select (id, revoked_at), insert, update (revoked_at) on ingest.api_keys to threadlog_keys;
+grant select (id, tenant, subject, scopes, created_at, revoked_at), insert, update (revoked_at) on ingest.api_keys to threadlog_keys;

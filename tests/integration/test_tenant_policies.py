@@ -1,0 +1,124 @@
+"""Row-level security, where it is: in the database. Every rule is taken away in turn, and is missed."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import asyncpg
+import pytest
+
+from services.chassis.roles import PROJECTOR, READER
+from services.chassis.settings import Settings
+from services.cli.database import migrate_all
+from services.projector.generations import create_generation, ensure_live
+from services.projector.settings import ProjectorSettings
+from tests.support.isolation import Relation, fill, offences, relations
+
+
+@pytest.fixture
+async def connection(fresh_database: str) -> AsyncIterator[asyncpg.Connection]:
+    """To a live generation and one beside it, with rows of two tenants everywhere; as an administrator."""
+    await migrate_all(Settings(postgres_dsn=fresh_database))
+    await ensure_live(fresh_database, ProjectorSettings(postgres_dsn=fresh_database), "cluster")
+    opened = await asyncpg.connect(fresh_database)
+    try:
+        async with opened.transaction():
+            await opened.execute(f"set local role {PROJECTOR}")
+            await create_generation(opened, "cluster")
+        await fill(opened)
+        yield opened
+    finally:
+        await opened.close()
+
+
+async def test_nobody_sees_more_than_they_should(connection: asyncpg.Connection) -> None:
+    async with connection.transaction():
+        assert await offences(connection) == []
+
+
+async def test_the_check_looks_at_every_view_and_table(connection: asyncpg.Connection) -> None:
+    looked_at = {relation.name for relation in await relations(connection) if relation.has_tenant}
+    views = {"approvals", "artifacts", "dead_letters", "events", "items", "plans", "tasks", "thread_states", "threads"}
+    views |= {"steps", "tool_calls", "turns", "unknown_calls", "usage"}
+    assert {f"{schema}.{name}" for schema in ("views", "views_g1", "views_g2") for name in views} <= looked_at
+    assert "ingest.api_keys" in looked_at
+
+
+async def test_each_rule_is_missed_when_it_is_taken_away(connection: asyncpg.Connection) -> None:
+    kept, tried = [], 0
+    for name, statement in await rules_to_take_away(connection):
+        transaction = connection.transaction()
+        await transaction.start()
+        try:
+            await connection.execute(statement)
+            tried += 1
+            if not await offences(connection, {name}):
+                kept.append(statement)
+        finally:
+            await transaction.rollback()
+    assert kept == []
+    assert tried > 100, "two generations of tables and views, with two policies and more each"
+
+
+async def rules_to_take_away(connection: asyncpg.Connection) -> list[tuple[str, str]]:
+    """The relation that a rule is about, and the statement that takes it away."""
+    policies = await connection.fetch(
+        "select schemaname || '.' || tablename, policyname from pg_policies order by 1, 2"
+    )
+    statements = [(table, f"drop policy {policy} on {table}") for table, policy in policies]
+    for relation in await relations(connection):
+        statements += [(relation.name, statement) for statement in _of_relation(relation)]
+    of_roles = [
+        f"alter role {READER} bypassrls",
+        f"alter role {READER} superuser",
+        f"alter role {READER} login",
+        f"grant {PROJECTOR} to {READER}",
+        f"create table public.own (); alter table public.own owner to {READER}",
+    ]
+    return statements + [("none", statement) for statement in of_roles]
+
+
+def _of_relation(relation: Relation) -> list[str]:
+    if not relation.has_tenant:
+        return []
+    if not relation.is_table:
+        return [f"alter view {relation.name} set (security_invoker = false)"]
+    return [
+        f"alter table {relation.name} disable row level security",
+        f"alter table {relation.name} no force row level security",
+        f"create policy of_everybody on {relation.name} using (true); grant select on {relation.name} to public",
+    ]
+
+
+async def test_a_reader_changes_nothing_and_does_not_get_round_its_policies(connection: asyncpg.Connection) -> None:
+    for statement in (
+        "insert into views.threads (tenant, thread) values ('acme', 'x')",
+        "update views.threads set title = 'x'",
+        "delete from views_g1.threads",
+        "truncate views_g1.threads",
+        "alter table views_g1.threads disable row level security",
+        "drop policy of_its_tenant on views_g1.threads",
+        "set local row_security = off; select * from views.threads",
+        f"set session authorization {READER}; set role {PROJECTOR}",
+        "select * from ingest.api_keys",
+        "create table views.more (n int)",
+        "select pg_read_file('postgresql.conf')",
+    ):
+        transaction = connection.transaction()
+        await transaction.start()
+        try:
+            await connection.execute(f"set local role {READER}; set local app.tenant_id = 'acme'")
+            with pytest.raises((asyncpg.InsufficientPrivilegeError, asyncpg.ObjectNotInPrerequisiteStateError)):
+                await connection.execute(statement)
+        finally:
+            await transaction.rollback()
+            await connection.execute("reset session authorization")
+
+
+def test_policies_are_made_by_one_file() -> None:
+    """So that the tests above see all there are: a policy elsewhere would be one for a table that may come and go."""
+    files = [path for path in Path("services").rglob("*.sql") if "create policy" in path.read_text()]
+    assert sorted(str(path) for path in files) == [
+        "services/ingest/migrations/always/grants.sql",
+        "services/projector/migrations/always/grants.sql",
+        "services/projector/sql/policies.sql",
+    ]
