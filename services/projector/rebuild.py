@@ -38,6 +38,8 @@ from services.projector.swap import stored_positions, swap
 from services.projector.workers import Workers
 
 DIFFERENCES_SHOWN_MAX: Final = 20
+STANDS_STILL_LOOKS: Final = 5
+"""A live generation that has not moved for so many looks is written by nobody."""
 
 logger = structlog.get_logger()
 
@@ -260,6 +262,7 @@ class Rebuild:
         settings = self._settings
         connection: asyncpg.Connection | None = None
         before: Positions | None = None
+        looks_since_it_moved = STANDS_STILL_LOOKS
         try:
             while True:
                 with contextlib.suppress(LogError, *AWAY):
@@ -268,8 +271,9 @@ class Rebuild:
                     stored = await stored_positions(connection, live)
                     ends = await self._log.end_offsets(stored)
                     lag = sum(ends[tp] - at for tp, at in stored.items())
-                    is_moving = before is not None and before != stored
-                    self._pause_if(is_moving and lag > settings.projector_rebuild_live_lag_max)
+                    looks_since_it_moved = 0 if before not in (None, stored) else looks_since_it_moved + 1
+                    is_written = looks_since_it_moved < STANDS_STILL_LOOKS
+                    self._pause_if(is_written and lag > settings.projector_rebuild_live_lag_max)
                     before = stored
                 await asyncio.sleep(settings.projector_rebuild_look_seconds)
         finally:
