@@ -37,6 +37,8 @@ TABLES: Final = (
 )
 VIEWS: Final = (*TABLES, "approvals", "unknown_calls")
 """In the order in which a swap re-points them."""
+SOURCES: Final = {"tool_calls": "tool_calls_with_results", "usage": "usage_counted"}
+"""What they show of a generation, where that is not the table of the same name."""
 
 NewStatus = Literal["building", "scratch"]
 """A scratch generation never becomes live: whoever made it compares with it and drops it."""
@@ -149,8 +151,8 @@ async def create_generation(
 async def make_live(connection: asyncpg.Connection, generation: Generation, old: Generation | None) -> None:
     """Re-point the views. In the caller's transaction."""
     for name in VIEWS:
-        source = "tool_calls_with_results" if name == "tool_calls" else name
-        definition = f"view views.{name} with (security_invoker = true) as select * from {generation.schema}.{source}"  # noqa: S608
+        source = f"{generation.schema}.{SOURCES.get(name, name)}"
+        definition = f"view views.{name} with (security_invoker = true) as select * from {source}"  # noqa: S608
         try:
             async with connection.transaction():
                 await connection.execute(f"create or replace {definition}")
@@ -158,6 +160,7 @@ async def make_live(connection: asyncpg.Connection, generation: Generation, old:
             await connection.execute(f"drop view views.{name}")
             await connection.execute(f"create {definition}")
     await connection.execute(_sql()["grants_of_views"])
+    await connection.execute(_sql()["describe_views"])
     if old is not None:
         await connection.execute(_sql()["set_generation_status"], old.number, "old")
     await connection.execute(_sql()["set_generation_status"], generation.number, "live")

@@ -123,7 +123,8 @@ class Rows:
         back what a summary stood for, and the next summary takes it again.
         """
         of_thread: dict[tuple[str, str], list[ItemsRewound | ItemsCompacted]] = {}
-        for change in (*self.rewinds, *self.compactions):
+        everything: list[ItemsRewound | ItemsCompacted] = [*self.rewinds, *self.compactions]
+        for change in everything:
             of_thread.setdefault(change[:2], []).append(change)
         rounds: list[tuple[list[ItemsRewound], list[ItemsCompacted]]] = []
         for changes in of_thread.values():

@@ -14,10 +14,16 @@ create table thread_states (
     state json not null,
     primary key (tenant, thread)
 ) with (fillfactor = 70);
+create index thread_states_of_partition on thread_states (topic, "partition", tenant, thread);
 create index thread_states_active on thread_states (topic, "partition") where active;
-create index thread_states_quarantined on thread_states (topic) where quarantined is not null;
+create index thread_states_active_by_key on thread_states (topic, tenant, thread) where active;
+create index thread_states_quarantined on thread_states (topic, tenant, thread) where quarantined is not null;
 
 comment on table thread_states is 'The folded control state of every key ever seen. For services, not for people.';
+comment on column thread_states.tenant is 'Whose thread it is.';
+comment on column thread_states.thread is 'Its id, unique within the tenant.';
+comment on column thread_states.topic is 'That holds the records.';
+comment on column thread_states."partition" is 'Of the topic, in which all of the threads records are.';
 comment on column thread_states."offset" is 'Of the last record that is in the state.';
 comment on column thread_states.fold_version is 'Of the fold that made the state; readers of another version fold the log themselves.';
 comment on column thread_states.active is 'Whether a service would act for the thread without a new record.';
@@ -37,6 +43,8 @@ create table positions (
 ) with (fillfactor = 50);
 
 comment on table positions is 'How far each partition of the log is in the views. Written in the transaction of the rows.';
+comment on column positions.topic is 'Of the log.';
+comment on column positions."partition" is 'Of the topic.';
 comment on column positions.next_offset is 'Offset of the first record that is not in the views.';
 comment on column positions.owner is 'The projector that writes this partition.';
 comment on column positions.owner_epoch is 'Goes up with every change of owner; a projector with an older one can no longer write.';
@@ -71,11 +79,17 @@ create table threads (
     primary key (tenant, thread)
 ) with (fillfactor = 80);
 create index threads_created on threads (tenant, created_at, thread);
+create index threads_parent on threads (tenant, parent, thread) where parent is not null;
 
 comment on table threads is 'A row per thread that exists.';
+comment on column threads.tenant is 'Whose thread it is.';
+comment on column threads.thread is 'Its id, unique within the tenant.';
 comment on column threads."partition" is 'Of thread-events, in which the thread''s records are.';
 comment on column threads.status is 'importing, active, closing or closed.';
 comment on column threads.title is 'Null where it has none.';
+comment on column threads.labels is 'Names and values for people and for routing.';
+comment on column threads.archived is 'Whether it was put away; it can be read and written all the same.';
+comment on column threads.created_at is 'When it began.';
 comment on column threads.updated_at is 'Of the last record that took effect.';
 comment on column threads.seq is 'Of the last record, whatever its effect.';
 comment on column threads.turn is 'The open turn.';
@@ -121,6 +135,9 @@ create table turns (
 ) with (fillfactor = 80);
 
 comment on table turns is 'A row per turn: one user goal, from its input to one outcome.';
+comment on column turns.tenant is 'Whose thread it is.';
+comment on column turns.thread is 'In which it is.';
+comment on column turns.turn is 'Number within the thread, from 1.';
 comment on column turns.status is 'open, cancelling or ended.';
 comment on column turns.outcome is 'completed, aborted, failed or interrupted, once ended.';
 comment on column turns.reason is 'Why it ended so, where its end says so.';
@@ -129,10 +146,18 @@ comment on column turns.model is 'Of the configuration that the turn pinned.';
 comment on column turns.agent_version is 'Of the software that started it.';
 comment on column turns.config_seq is 'Seq of the record that set the pinned configuration.';
 comment on column turns.base is 'Seq of the last compaction, rewind or import before it; 0 where there was none.';
+comment on column turns.started_seq is 'Seq of its start.';
+comment on column turns.started_at is 'When it started.';
 comment on column turns.cancel_cause is 'user, limit, recovery, parent, interrupt or close.';
+comment on column turns.cancelled_at is 'When its cancelling began.';
 comment on column turns.recovered_at is 'When another owner took it over, the last time.';
+comment on column turns.recovered_by is 'The runtime that took it over, the last time.';
 comment on column turns.steps is 'Finished model calls.';
+comment on column turns.input_tokens is 'Sum over its finished model calls.';
+comment on column turns.output_tokens is 'Sum over its finished model calls.';
 comment on column turns.waited_ms is 'Time in which nothing could go on without a person; it counts against no limit.';
+comment on column turns.ended_seq is 'Seq of the record that ended it.';
+comment on column turns.ended_at is 'When it ended.';
 comment on column turns.unknown_calls is 'Named by its end; resolved afterwards or not.';
 
 create table steps (
@@ -171,6 +196,10 @@ create table steps (
 ) with (fillfactor = 80);
 
 comment on table steps is 'A row per model call and its retries.';
+comment on column steps.tenant is 'Whose thread it is.';
+comment on column steps.thread is 'In which it is.';
+comment on column steps.turn is 'In which it is.';
+comment on column steps.step is 'Number within the turn, from 1.';
 comment on column steps.status is 'open, failed, finished, or dropped where its turn ended before.';
 comment on column steps.attempts is 'How often it was started.';
 comment on column steps.failures is 'Attempts that failed; those that were handed over do not count.';
@@ -185,8 +214,19 @@ comment on column steps.started_seq is 'Of the first attempt.';
 comment on column steps.started_at is 'Of the first attempt.';
 comment on column steps.attempt_at is 'When the latest attempt started.';
 comment on column steps.error_kind is 'Of the last failure, kept when a later attempt goes well.';
+comment on column steps.error is 'What the last failure said.';
+comment on column steps.retriable is 'Whether another attempt may go well, after the last failure.';
+comment on column steps.retry_at is 'Not before then, after the last failure.';
+comment on column steps.finished_seq is 'Seq of the answer.';
+comment on column steps.finished_at is 'When the answer was recorded.';
 comment on column steps.finished_attempt is 'Whose answer won; not always the latest.';
+comment on column steps.stop_reason is 'Why the model stopped, as its provider says.';
+comment on column steps.response_id is 'The providers id of the answer.';
 comment on column steps.calls is 'How many tool calls the answer proposes.';
+comment on column steps.input_tokens is 'Of the answer, as the provider counted them.';
+comment on column steps.output_tokens is 'Of the answer, as the provider counted them.';
+comment on column steps.cached_tokens is 'Input tokens that the provider had in its cache.';
+comment on column steps.reasoning_tokens is 'Output tokens that were reasoning.';
 
 create table tool_calls (
     tenant text not null,
@@ -240,7 +280,13 @@ create index tool_calls_for_people on tool_calls (tenant, status, thread, turn, 
     where status in ('waiting', 'unknown');
 
 comment on table tool_calls is 'A row per call that a model proposed. In the schema views it has a column more, result: what came of it.';
+comment on column tool_calls.tenant is 'Whose thread it is.';
+comment on column tool_calls.thread is 'In which it is.';
 comment on column tool_calls.call is 'turn.step.index.';
+comment on column tool_calls.turn is 'In which it was proposed.';
+comment on column tool_calls.step is 'In which it was proposed.';
+comment on column tool_calls.index is 'Number within the step, from 0.';
+comment on column tool_calls.tool is 'Name of the tool.';
 comment on column tool_calls.args is 'In force: an approver may have edited them.';
 comment on column tool_calls.malformed is 'The arguments as the model wrote them where they are no JSON object.';
 comment on column tool_calls.call_hash is 'Of tool and arguments in force; what an approval is bound to.';
@@ -248,18 +294,36 @@ comment on column tool_calls.status is 'proposed, waiting, approved, dispatched,
 comment on column tool_calls.outcome is 'succeeded, failed, timed_out, cancelled, denied, expired, not_started or abandoned, once settled.';
 comment on column tool_calls.effect is 'pure, idempotent, reconcilable or unsafe, as the last dispatch said.';
 comment on column tool_calls.pool is 'Whose executors may claim it.';
+comment on column tool_calls.proposed_seq is 'Seq of the answer that proposes it.';
+comment on column tool_calls.proposed_at is 'When it was proposed.';
+comment on column tool_calls.approval_reason is 'Why a person is asked.';
+comment on column tool_calls.approval_requested_at is 'Since when a person is asked.';
+comment on column tool_calls.approval_expires_at is 'Until when a person may answer.';
 comment on column tool_calls.decision is 'approved, edited, denied or expired.';
 comment on column tool_calls.decided_by is 'The actor of the decision: user:…, policy:… or service:….';
+comment on column tool_calls.decided_at is 'When it was decided.';
+comment on column tool_calls.decision_reason is 'Why it was denied.';
 comment on column tool_calls.attempts is 'How often it was dispatched.';
 comment on column tool_calls.lost_attempts is 'Claimed attempts whose end nobody saw.';
+comment on column tool_calls.dispatched_at is 'When its latest attempt was given to the executors.';
+comment on column tool_calls.deadline_at is 'When the latest attempt is given up that nobody claimed or, in a pool without executors, answered.';
+comment on column tool_calls.timeout_ms is 'How long the tool may run.';
+comment on column tool_calls.idempotency_key is 'What the tool is given to recognise a repetition by.';
 comment on column tool_calls.claim is 'Event id of the last claim that won.';
 comment on column tool_calls.executor is 'Who claimed it last.';
+comment on column tool_calls.started_at is 'When the latest claim was made.';
+comment on column tool_calls.lease_seconds is 'How long the claim holds without a sign of life.';
 comment on column tool_calls.evidence is 'Why the last lost attempt counts as lost.';
 comment on column tool_calls.resolution is 'What a person or the downstream said of an unknown call: succeeded, failed, again or abandoned.';
+comment on column tool_calls.resolved_by is 'Who answered for it.';
+comment on column tool_calls.note is 'What they said.';
 comment on column tool_calls.milliseconds is 'How long the tool ran, as its executor measured it.';
 comment on column tool_calls.changes is 'Files that the call changed.';
+comment on column tool_calls.artifacts is 'Those that the tool made: sha256, size, media_type and name of each.';
 comment on column tool_calls.settled_seq is 'Of the record that settled it; its result is the item of that record.';
+comment on column tool_calls.settled_at is 'When it was settled.';
 comment on column tool_calls.settled_by is 'Event id of that record.';
+comment on column tool_calls.resolved_at is 'When it was resolved, the last time.';
 
 create table items (
     tenant text not null,
@@ -286,10 +350,13 @@ create index items_by_input on items (tenant, thread, input, seq) where input is
 create index items_summaries on items (tenant, thread, seq) where kind = 'summary';
 
 comment on table items is 'What was said: messages, reasoning, calls, results and summaries, as history keeps them. The model sees those with a place that are neither dropped nor rewound nor compacted: the summary first, then by place, seq and part.';
+comment on column items.tenant is 'Whose thread it is.';
+comment on column items.thread is 'In which it is.';
 comment on column items.seq is 'Of the record that brought it.';
 comment on column items.part is 'Number within that record, from 0.';
 comment on column items.kind is 'message, reasoning, tool_call, tool_result, resolution or summary.';
 comment on column items.turn is 'Null for a message that waits, and for a summary.';
+comment on column items.step is 'Null for inputs that started a turn, and for a summary.';
 comment on column items.place is 'Seq of the record that put it into the context; null for a message that waits.';
 comment on column items.content is 'As the model is shown it.';
 comment on column items.digest is 'sha256 over what the item is.';
@@ -319,6 +386,8 @@ create table plans (
 create index plans_waiting on plans (tenant, thread, version) where status = 'waiting';
 
 comment on table plans is 'A row per version of a thread''s plan.';
+comment on column plans.tenant is 'Whose thread it is.';
+comment on column plans.thread is 'Whose plan it is.';
 comment on column plans.version is 'From 1, in the order in which they were proposed.';
 comment on column plans.status is 'waiting for an answer, in_force, rejected, or superseded where another version took its place.';
 comment on column plans.tasks is 'As proposed: id, title, depends_on and, where there are some, instructions of each.';
@@ -351,6 +420,8 @@ create table tasks (
 ) with (fillfactor = 80);
 
 comment on table tasks is 'A row per task and version of a plan that came in force; a task that the next version keeps goes on in a row of its own.';
+comment on column tasks.tenant is 'Whose thread it is.';
+comment on column tasks.thread is 'Whose plan it is.';
 comment on column tasks.version is 'Of the plan.';
 comment on column tasks.task is 'Its id: the same in every version that keeps it.';
 comment on column tasks.place is 'In the order of the plan, from 0.';
@@ -381,6 +452,8 @@ create table artifacts (
 create index artifacts_by_content on artifacts (tenant, sha256, thread, seq, part);
 
 comment on table artifacts is 'A row for each time that a record names an artifact; the bytes themselves are stored once per content.';
+comment on column artifacts.tenant is 'Whose thread it is.';
+comment on column artifacts.thread is 'In which it is named.';
 comment on column artifacts.seq is 'Of the record that names it.';
 comment on column artifacts.part is 'Number within that record, from 0.';
 comment on column artifacts.kind is 'recorded, or tool_call where it came with a call''s result.';
@@ -410,12 +483,24 @@ create table usage (
     primary key (tenant, thread, seq)
 );
 create index usage_at on usage (tenant, at);
+create index usage_responses on usage (tenant, response_id, at, thread, seq) where response_id is not null;
 
-comment on table usage is 'A row per response of a model and thread, also of one that lost its race: it was paid for all the same. The same response_id counts once.';
+comment on table usage is 'A row per response of a model and thread, also of one that lost its race: it was paid for all the same. In the schema views it has a column more, counted: count only those rows.';
+comment on column usage.tenant is 'Who pays.';
+comment on column usage.thread is 'In which the response was recorded.';
 comment on column usage.seq is 'Of the record that brought the response.';
 comment on column usage.kind is 'step or compaction.';
 comment on column usage.effect is 'applied, or superseded where another answer won.';
+comment on column usage.turn is 'In which it came; null for a compaction between turns.';
+comment on column usage.step is 'That it answers; null for a compaction.';
+comment on column usage.attempt is 'Of the step, whose answer it is; null for a compaction.';
 comment on column usage.model is 'Of the configuration in force for it.';
+comment on column usage.response_id is 'The providers id; null where it gives none.';
+comment on column usage.at is 'When it was recorded.';
+comment on column usage.input_tokens is 'As the provider counted them.';
+comment on column usage.output_tokens is 'As the provider counted them.';
+comment on column usage.cached_tokens is 'Input tokens that the provider had in its cache.';
+comment on column usage.reasoning_tokens is 'Output tokens that were reasoning.';
 
 create table events (
     tenant text not null,
@@ -443,7 +528,10 @@ create index events_positions on events using brin ("offset") with (pages_per_ra
 create index events_commands on events (tenant, thread, id) where actor like 'user:%';
 
 comment on table events is 'The log by thread and seq, with what each record came to.';
+comment on column events.tenant is 'Whose thread it is.';
+comment on column events.thread is 'Its id, unique within the tenant.';
 comment on column events.seq is 'Number of the record within its thread, from 1 without gaps.';
+comment on column events."partition" is 'Of thread-events, in which the threads records are.';
 comment on column events."offset" is 'Of the record in its partition: its ordinal.';
 comment on column events.id is 'Event id; a record that came to nothing may share it with one that took effect.';
 comment on column events.type is 'Such as tool_call.finished; the whole CloudEvents type where it is not known.';
@@ -478,9 +566,15 @@ create index dead_letters_at on dead_letters (at, topic, "partition", "offset");
 create index dead_letters_of_tenant on dead_letters (tenant, at, topic, "partition", "offset");
 
 comment on table dead_letters is 'Records that could not be decoded or stored. Also on the topic thread-events-dlq.';
+comment on column dead_letters.topic is 'Where the record is.';
+comment on column dead_letters."partition" is 'Where the record is.';
+comment on column dead_letters."offset" is 'Where the record is.';
 comment on column dead_letters.tenant is 'Null where the key cannot be read.';
+comment on column dead_letters.thread is 'Null where the key cannot be read.';
 comment on column dead_letters.seq is 'In its thread, where it has one.';
+comment on column dead_letters.reason is 'What is wrong, in words.';
 comment on column dead_letters.at is 'The broker''s time of the record.';
+comment on column dead_letters.key is 'Of the record: its first bytes, up to a limit.';
 comment on column dead_letters.headers is 'Pairs of name and value; what is no text is replaced.';
 comment on column dead_letters.value is 'Its first bytes, up to a limit.';
 comment on column dead_letters.value_bytes is 'Its whole length.';
@@ -493,6 +587,25 @@ left join items i
     on i.tenant = c.tenant and i.thread = c.thread and i.seq = c.settled_seq and i.call = c.call
     and i.kind in ('tool_result', 'resolution');
 
+comment on view tool_calls_with_results is 'The table tool_calls, with the results of the calls.';
+comment on column tool_calls_with_results.result is 'What came of it, once settled: as the model is shown it.';
+
+-- A thread that was imported from a copy repeats responses of another. Of the rows of one response, that of the earliest
+-- counts, of several at the same time that of the thread whose id comes first: the same whatever came to be read first.
+create view usage_counted as
+select
+    u.*,
+    u.response_id is null or not exists (
+        select
+        from usage earlier
+        where earlier.tenant = u.tenant and earlier.response_id = u.response_id
+            and (earlier.at, earlier.thread, earlier.seq) < (u.at, u.thread, u.seq)
+    ) as counted
+from usage u;
+
+comment on view usage_counted is 'The table usage, with what counts.';
+comment on column usage_counted.counted is 'Whether the tokens count here. A response that several threads hold, because one is a copy, counts in one row alone: its earliest.';
+
 create view approvals as
 select tenant, thread, call, turn, step, index, tool, args, call_hash, effect,
     approval_reason as reason, approval_requested_at as requested_at, approval_expires_at as expires_at
@@ -500,6 +613,9 @@ from tool_calls
 where status = 'waiting';
 
 comment on view approvals is 'Calls that wait for a person''s approval.';
+comment on column approvals.reason is 'Why a person is asked.';
+comment on column approvals.requested_at is 'Since when a person is asked.';
+comment on column approvals.expires_at is 'Until when a person may answer.';
 
 create view unknown_calls as
 select tenant, thread, call, turn, step, index, tool, args, call_hash, effect, pool, attempts, executor, started_at, evidence
@@ -507,3 +623,25 @@ from tool_calls
 where status = 'unknown';
 
 comment on view unknown_calls is 'Calls of which is not known whether they ran; they wait for a person.';
+
+-- Columns that a view takes as they are mean there what they mean in their table.
+do $$
+declare
+    taken record;
+begin
+    for taken in
+        select shown.relname as name, a.attname as attribute, col_description(source.oid, b.attnum) as about
+        from (
+            values ('tool_calls_with_results', 'tool_calls'), ('usage_counted', 'usage'), ('approvals', 'tool_calls'),
+                ('unknown_calls', 'tool_calls')
+        ) as views (name, source)
+        join pg_class as shown on shown.relname = views.name and shown.relnamespace = current_schema()::regnamespace
+        join pg_class as source on source.relname = views.source and source.relnamespace = shown.relnamespace
+        join pg_attribute as a on a.attrelid = shown.oid and a.attnum > 0
+        join pg_attribute as b on b.attrelid = source.oid and b.attname = a.attname
+        where col_description(shown.oid, a.attnum) is null
+    loop
+        execute format('comment on column %I.%I is %L', taken.name, taken.attribute, taken.about);
+    end loop;
+end
+$$;

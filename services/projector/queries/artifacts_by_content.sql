@@ -1,0 +1,6 @@
+-- Where a tenant's threads name some content.
+select thread, seq, part, kind, call, name, at
+from views.artifacts
+where tenant = $1 and sha256 = $2 and (thread, seq, part) > ($3::text, $4::bigint, $5::int)
+order by thread, seq, part
+limit 100

@@ -1,0 +1,6 @@
+-- Records of a tenant that could not be read or stored, the newest first: for operators.
+select at, topic, "partition", "offset", thread, seq, fault, reason
+from views.dead_letters
+where tenant = $1 and at < $2
+order by at desc, topic desc, "partition" desc, "offset" desc
+limit 100

@@ -1,0 +1,6 @@
+-- What was submitted to a thread, and which turn and step took it.
+select seq, input, content, turn, step, dropped
+from views.items
+where tenant = $1 and thread = $2 and input is not null and seq > $3
+order by seq
+limit 100
