@@ -31,7 +31,13 @@ IS_CI = os.environ.get("CI") == "true"
 PROPERTY_TIMEOUT_SECONDS = 1_800
 NEEDS_APACHE = "needs Apache Kafka; this run has the embedded broker"
 
-WITH_OWN_KAFKA = {"tests/integration/test_projector_loop.py", "tests/integration/test_services.py"}
+WITH_OWN_KAFKA = {
+    "tests/integration/test_dead_letters.py",
+    "tests/integration/test_effects.py",
+    "tests/integration/test_projector_loop.py",
+    "tests/integration/test_services.py",
+    "tests/integration/test_verify.py",
+}
 """So that only one worker starts such a broker."""
 SYSTEMS = "whole systems on the shared broker"
 """Their services have the same names in the same consumer groups: two systems at once would push each other out."""

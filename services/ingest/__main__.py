@@ -35,6 +35,7 @@ from services.ingest.app import create_app
 from services.ingest.auth import Authenticator, DevAuthenticator, KeyAuthenticator
 from services.ingest.commands import CommandLimits, Commands, EarlierCommands
 from services.ingest.database import Database
+from services.ingest.dead_letters import DeadLetters
 from services.ingest.dependencies import Dependencies
 from services.ingest.existence import KnownThreads, ThreadRows
 from services.ingest.history import PostgresHistory
@@ -170,6 +171,7 @@ def wire(
             limits=OpsLimits.of(settings),
             metrics=metrics,
         ),
+        dead_letters=DeadLetters(database, sql, settings.ops_dead_letter_bytes_max),
         tools=Tools(CatalogReader(log)),
     )
 

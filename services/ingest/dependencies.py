@@ -9,6 +9,7 @@ from services.chassis.clock import Clock
 from services.ingest.accept import AcceptLimits
 from services.ingest.auth import Authenticator, Principal, Scope, authorize
 from services.ingest.commands import Commands
+from services.ingest.dead_letters import DeadLetters
 from services.ingest.existence import KnownThreads
 from services.ingest.live import Watches
 from services.ingest.metrics import IngestMetrics
@@ -34,6 +35,7 @@ class Dependencies:
     states: StatesAt
     watches: Watches
     ops: Ops
+    dead_letters: DeadLetters
     tools: Tools
 
 

@@ -128,7 +128,9 @@ class IngestSettings(Settings):
     ops_fresh_seconds: float = Field(default=5, ge=0)
     """What was found is told again to whoever asks within this time."""
     ops_refresh_seconds: float = Field(default=60, gt=0)
-    """How often the metrics of what is stuck are brought up to date."""
+    """How often the metrics of what is open and what is stuck are brought up to date."""
+    ops_dead_letter_bytes_max: int = Field(default=2_048, ge=0, le=MIB)
+    """Of the value of a record that could not be read or stored, shown in their list."""
 
     @property
     def postgres_role(self) -> str:

@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from schemas.config import Frozen
+from schemas.envelope import parse_time
 from schemas.ids import TenantId, ThreadId, ThreadKey, is_name, parse_call_id
 from services.chassis.clock import draw_id
 from services.ingest import body
@@ -108,12 +109,28 @@ async def reader_of(request: Request) -> tuple[Dependencies, Principal]:
 
 
 async def wait_at_least(found: Dependencies, at_least: str | None, key: ThreadKey | None) -> None:
-    """Raises ProblemError (views-behind) where the views do not come so far in time."""
+    """Raises ProblemError (views-behind) where the views do not come so far in time, and where the thread, whose seq it
+    is, does not exist.
+    """
     if at_least is None:
         return
     wanted = parse_at_least(at_least)
+    if wanted.partition is None and key is not None:
+        await found.known.require(key)
     if not await found.views.reached(wanted.partition, wanted.value, key, found.settings.ingest_at_least_wait_seconds):
         raise ProblemError(Problem(VIEWS_BEHIND, f"The views have not come to {at_least} in time."))
+
+
+def moment_of(name: str, text: str | None) -> int | None:
+    """Milliseconds since 1970. Raises ProblemError (invalid-request), which names the parameter."""
+    if text is None:
+        return None
+    try:
+        return parse_time(text)
+    except (ValueError, OverflowError):
+        wanted = "an RFC 3339 time with a zone, such as 2026-01-31T12:00:00Z"
+        errors: JsonValue = [{"place": f"query.{name}", "detail": f"must be {wanted}"}]
+        raise ProblemError(Problem(INVALID_REQUEST, f"{name} is {wanted}.", {"errors": errors})) from None
 
 
 def page_limit(found: Dependencies, limit: int | None) -> int:

@@ -10,7 +10,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from schemas.canonical import unstorable
-from schemas.envelope import parse_time
 from services.chassis.clock import draw_id
 from services.ingest import accept, openapi
 from services.ingest.answers import CommandAnswer, Status, ThreadAnswer, ThreadPage
@@ -38,6 +37,7 @@ from services.ingest.routes.parameters import (
     ThreadPath,
     command_of,
     idempotency_key,
+    moment_of,
     page_limit,
     read_body,
     reader_of,
@@ -136,19 +136,10 @@ async def list_threads(
     at_least: AtLeastQuery = None,
 ) -> Response:
     found, principal = await reader_of(request)
-    chosen = ThreadFilter(archived, status, _moment(updated_after), _labels(label))
+    chosen = ThreadFilter(archived, status, moment_of("updated_after", updated_after), _labels(label))
     await wait_at_least(found, at_least, None)
     page = await found.reads.threads(principal.tenant, chosen, cursor, page_limit(found, limit))
     return Response(page.to_json(), media_type=JSON)
-
-
-def _moment(text: str | None) -> int | None:
-    if text is None:
-        return None
-    try:
-        return parse_time(text)
-    except (ValueError, OverflowError):
-        raise _invalid("updated_after", "an RFC 3339 time with a zone, such as 2026-01-31T12:00:00Z") from None
 
 
 def _labels(texts: list[str] | None) -> dict[str, str] | None:

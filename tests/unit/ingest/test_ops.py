@@ -317,6 +317,7 @@ async def test_only_operators_see_it() -> None:
     known = ingest.app.state.dependencies
     ingest.app.state.dependencies = replace(known, ops=world.ops, authenticator=Scoped("threads:read", "threads:write"))
     assert (await ingest.client.get("/v1/ops/stuck")).status_code == 403
+    assert (await ingest.client.get("/v1/ops/dead-letters")).status_code == 403
     ingest.app.state.dependencies = replace(known, ops=world.ops, authenticator=Scoped("ops"))
     answer = await ingest.client.get("/v1/ops/stuck")
     assert answer.status_code == 200

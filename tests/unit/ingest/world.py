@@ -33,6 +33,7 @@ from services.ingest.accept import CallFacts, Stored
 from services.ingest.app import create_app
 from services.ingest.auth import DevAuthenticator
 from services.ingest.commands import CommandLimits, Commands, FoundCommands
+from services.ingest.dead_letters import DeadLetters
 from services.ingest.dependencies import Dependencies
 from services.ingest.existence import KnownThreads, ThreadRow
 from services.ingest.live import Judged, Watches
@@ -275,6 +276,7 @@ class World:
                 states=cast("StatesAt", None),
                 watches=cast("Watches", None),
                 ops=cast("Ops", None),
+                dead_letters=cast("DeadLetters", None),
                 tools=Tools(self.catalog),
             )
         )

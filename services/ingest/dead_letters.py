@@ -1,0 +1,102 @@
+"""What operators read of records that could not be decoded or stored: of all tenants, the newest first.
+
+The order is by the broker's time and then by position, so a page that is asked for again begins with what is new, and
+its cursor goes on where it was.
+"""
+
+import datetime as dt
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import asyncpg
+
+from schemas.errors import Fault
+from services.ingest.answers import Answer, Time
+from services.ingest.database import Database
+from services.ingest.problems import BAD_CURSOR, Problem, ProblemError
+from services.ingest.reads import Page, decode_cursor, encode_cursor
+
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+_BEFORE_ALL = (dt.datetime.max.replace(tzinfo=dt.UTC), "", 0, 0)
+_SINCE_EVER = dt.datetime.min.replace(tzinfo=dt.UTC)
+
+
+class DeadLetter(Answer):
+    """A record that cannot be decoded or stored, as far as it can be shown."""
+
+    topic: str
+    partition: int
+    offset: int
+    tenant: str | None
+    """Null where the key cannot be read."""
+    thread: str | None
+    seq: int | None
+    """In its thread, where it has one; it is shown there too."""
+    fault: Fault
+    """What is wrong, as a class."""
+    reason: str
+    at: Time
+    """The broker's time of the record."""
+    key: str | None
+    """As text; what is none is replaced."""
+    headers: list[tuple[str, str]]
+    value: str | None
+    """Its beginning, as text; what is none is replaced. The whole record stays on its topic."""
+    value_bytes: int
+    """Its whole length."""
+
+
+class DeadLetterPage(Answer):
+    data: list[DeadLetter]
+    next_cursor: str | None
+
+
+class DeadLetterFilter(NamedTuple):
+    tenant: str | None = None
+    topic: str | None = None
+    partition: int | None = None
+    fault: Fault | None = None
+    since_ms: int | None = None
+
+
+class DeadLetters:
+    def __init__(self, database: Database, sql: Mapping[str, str], value_bytes_max: int) -> None:
+        """`value_bytes_max` are shown of each value."""
+        self._database = database
+        self._sql = sql
+        self._value_bytes_max = value_bytes_max
+
+    async def page(self, chosen: DeadLetterFilter, cursor: str | None, limit: int) -> Page:
+        """Raises ProblemError (bad-cursor, views-unavailable)."""
+        arguments: list[object] = [
+            *(_BEFORE_ALL if cursor is None else _place(cursor)),
+            _SINCE_EVER if chosen.since_ms is None else _EPOCH + dt.timedelta(milliseconds=chosen.since_ms),
+            chosen.topic,
+            chosen.partition,
+            chosen.fault,
+            self._value_bytes_max,
+            limit + 1,
+        ]
+        name = "ops_dead_letters"
+        if chosen.tenant is not None:
+            name, arguments = "ops_dead_letters_of_tenant", [*arguments, chosen.tenant]
+        rows = await self._database.fetch_as_operator(self._sql[name], *arguments)
+        if len(rows) <= limit:
+            return Page(rows, None)
+        last = rows[limit - 1]
+        at_ms = (last["at"] - _EPOCH) // dt.timedelta(milliseconds=1)
+        return Page(rows[:limit], encode_cursor([at_ms, last["topic"], last["partition"], last["offset"]]))
+
+
+def as_text(row: asyncpg.Record) -> Mapping[str, object]:
+    """Of a row: its bytes as text."""
+    return {name: None if row[name] is None else row[name].decode("utf-8", "replace") for name in ("key", "value")}
+
+
+def _place(cursor: str) -> tuple[dt.datetime, str, int, int]:
+    at_ms, topic, partition, offset = decode_cursor(cursor, (int, str, int, int))
+    try:
+        at = _EPOCH + dt.timedelta(milliseconds=int(at_ms))
+    except OverflowError:
+        raise ProblemError(Problem(BAD_CURSOR, "The cursor is not one that this list has given.")) from None
+    return at, str(topic), int(partition), int(offset)
