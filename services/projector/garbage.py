@@ -3,9 +3,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-THRESHOLDS: Final = (50_000, 20, 100)
-"""A batch makes a hundred thousand objects that all go with it and hold no cycles. Looking through them for cycles as
-often as Python does by default takes a fifth of the time of a rebuild.
+THRESHOLDS: Final = (500_000, 10, 100)
+"""A batch makes some hundred thousand objects that all go with it and hold no cycles: as many as two batches hold may
+come to be before Python looks through them for cycles. As often as it does by default this takes a fifth of the time of
+a rebuild, and at a tenth of these numbers still a fourteenth.
 """
 
 
@@ -18,8 +19,10 @@ def collect_seldom() -> None:
 @contextmanager
 def collecting_seldom() -> Iterator[None]:
     before = gc.get_threshold()
+    gc.freeze()
     gc.set_threshold(*THRESHOLDS)
     try:
         yield
     finally:
         gc.set_threshold(*before)
+        gc.unfreeze()
