@@ -101,10 +101,13 @@ def drop_command(number: Annotated[int, typer.Argument(help="As `threadlog gener
 
 
 def _fill(work: Work, changed: dict[str, Any], if_stopped: str) -> None:
+    from services.chassis.telemetry import configure_logging
     from services.projector.settings import ProjectorSettings
 
     settings = ProjectorSettings().model_copy(update=changed)
     is_terminal = sys.stdout.isatty()
+    level = "warning" if is_terminal else settings.log_level  # what goes well shows in the bar
+    configure_logging("console" if is_terminal else settings.log_format, "rebuild", settings.instance, level)
     generation = _run(_with_log(work, settings, Bar() if is_terminal else Lines()))
     if generation is None:
         print(f"\nthreadlog: stopped; {if_stopped}", file=sys.stderr)
