@@ -2,7 +2,7 @@
 
 import typer
 
-from services.cli import chat, database, dev, generations, services, tail, topics
+from services.cli import chat, database, dev, export, generations, services, tail, topics, verify
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -18,6 +18,8 @@ app.add_typer(topics.app, name="topics")
 app.command("migrate")(database.migrate_command)
 app.command("rebuild")(generations.rebuild_command)
 app.add_typer(generations.generations, name="generations")
+app.command("verify")(verify.verify_command)
+app.command("export")(export.export_command)
 app.add_typer(database.keys, name="keys")
 
 

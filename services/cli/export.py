@@ -1,0 +1,133 @@
+"""`threadlog export THREAD`: its records as they are on the log, what each came to, and what all of them come to."""
+
+import asyncio
+import os
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, BinaryIO, Final
+
+import typer
+
+from schemas.errors import HeaderError, ThreadlogError
+from schemas.ids import ThreadKey, parse_key
+from schemas.topics import THREAD_EVENTS
+from services.cli.connection import TENANT, Tenant
+
+if TYPE_CHECKING:
+    from services.chassis.log import Log, TopicPartition
+    from services.cli.exported import Exported
+
+POLL_MS: Final = 500
+PROGRESS_RECORDS: Final = 20_000
+
+
+class ExportError(ThreadlogError):
+    pass
+
+
+def export_command(
+    thread: Annotated[str, typer.Argument(help="Id of the thread.")],
+    tenant: Tenant = TENANT,
+    output: Annotated[Path | None, typer.Option(help="A file instead of the standard output.")] = None,
+    idle_seconds: Annotated[float, typer.Option(help="Give up after so long without a record.", min=0.1)] = 60,
+) -> None:
+    """Write a thread as JSON lines, out of the log of THREADLOG_KAFKA_BOOTSTRAP_SERVERS."""
+    try:
+        key = parse_key(f"{tenant}/{thread}".encode())
+        if output is None:
+            asyncio.run(_export(key, sys.stdout.buffer, idle_seconds))
+        else:
+            _to_file(key, output, idle_seconds)
+    except HeaderError:
+        sys.exit(f"threadlog: {tenant}/{thread} is not the name of a thread")
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nothing is left to be flushed into the pipe
+        sys.exit(0)
+    except (ThreadlogError, OSError) as error:
+        sys.exit(f"threadlog: {error}")
+
+
+def _to_file(key: ThreadKey, output: Path, idle_seconds: float) -> None:
+    """The whole export, or no file."""
+    partial = output.with_name(f".{output.name}.{os.getpid()}")
+    try:
+        with partial.open("xb") as file:
+            asyncio.run(_export(key, file, idle_seconds))
+        partial.replace(output)
+    finally:
+        with suppress(FileNotFoundError):
+            partial.unlink()
+
+
+async def _export(key: ThreadKey, file: BinaryIO, idle_seconds: float) -> None:
+    from services.chassis.kafka import KafkaLog
+    from services.chassis.log_metrics import LogCounts
+    from services.chassis.settings import Settings
+
+    log = await KafkaLog.open(Settings(), "export", LogCounts())
+    try:
+        await export(log, key, file, idle_seconds)
+    finally:
+        await log.close()
+
+
+async def export(log: "Log", key: ThreadKey, file: BinaryIO, idle_seconds: float) -> "Exported":
+    """As of the partition's end when it begins. Raises ExportError where the log has no record of the thread."""
+    from services.chassis.log import TopicPartition
+    from services.cli.exported import Exported
+
+    topic = THREAD_EVENTS.name
+    tp = TopicPartition(topic, log.partition_for(key.to_bytes(), await log.partition_count(topic)))
+    begin, end = (await log.begin_offsets([tp]))[tp], (await log.end_offsets([tp]))[tp]
+    exported = Exported(key)
+    head = exported.head(tp, end, await log.cluster_id())
+    await _read(log, tp, begin, end, exported, head, file, idle_seconds)
+    if not exported.lines:
+        raise ExportError(f"{topic}/{tp.partition} has no record of {key} below offset {end}")
+    file.write(exported.tail())
+    file.flush()
+    return exported
+
+
+async def _read(
+    log: "Log",
+    tp: "TopicPartition",
+    begin: int,
+    end: int,
+    exported: "Exported",
+    head: bytes,
+    file: BinaryIO,
+    idle_seconds: float,
+) -> None:
+    loop = asyncio.get_running_loop()
+    reader = await log.reader({tp: begin})
+    shown, deadline = begin, loop.time() + idle_seconds
+    try:
+        while reader.position(tp) < end:
+            polled = await reader.poll(POLL_MS)
+            if polled:
+                deadline = loop.time() + idle_seconds
+            elif loop.time() > deadline:
+                raise ExportError(f"the log gave nothing for {idle_seconds:g} s, at offset {reader.position(tp)}")
+            for _, records in polled:
+                for incoming in records:
+                    line = exported.record(incoming) if incoming.offset < end else None
+                    if line is not None:
+                        file.write(head + line)
+                        head = b""
+            if reader.position(tp) - shown >= PROGRESS_RECORDS:
+                shown = reader.position(tp)
+                _show(exported, shown - begin, end - begin)
+    finally:
+        await reader.close()
+    _show(exported, end - begin, end - begin, "\n")
+
+
+def _show(exported: "Exported", done: int, total: int, line_end: str = "") -> None:
+    if sys.stderr.isatty():
+        share = done / total if total else 1.0
+        sys.stderr.write(f"\r{share:>4.0%}  {done} of {total} records read, {exported.lines} of the thread{line_end}")
+        sys.stderr.flush()

@@ -1,0 +1,119 @@
+"""`threadlog verify --all | --thread TENANT/THREAD`: whether the views are what the log comes to."""
+
+import asyncio
+import json
+import signal
+import sys
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from schemas.errors import ThreadlogError
+from schemas.ids import parse_key
+
+if TYPE_CHECKING:
+    from services.projector.verify_report import Finding, Progress, Report
+
+DIFFERENT: Final = 1
+NOT_VERIFIED: Final = 2
+STOPPED: Final = 128 + signal.SIGTERM
+VALUE_CHARACTERS: Final = 200
+"""Of a value, where people read it."""
+
+
+def verify_command(
+    thread: Annotated[str | None, typer.Option(help="One thread, as TENANT/THREAD.")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="All of them.")] = False,
+    accept: Annotated[
+        list[str] | None,
+        typer.Option(help="PARTITION:OFFSET of a record whose wrong hash is known; give several."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="What was found as JSON.")] = False,
+) -> None:
+    """Fold the log anew and compare hashes, chains and views with it, while services run.
+
+    Exits with 0 where all is equal, 1 where something differs, 2 where that could not be found out.
+    """
+    import asyncpg
+
+    if (thread is None) != everything:
+        raise typer.BadParameter("say --all, or --thread TENANT/THREAD")
+    try:
+        report = asyncio.run(_verify(thread, accept or []))
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except asyncio.CancelledError:
+        sys.exit(STOPPED)
+    except (ThreadlogError, asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
+        sys.stderr.write(f"threadlog: it could not be verified: {error}\n")
+        sys.exit(NOT_VERIFIED)
+    print(json.dumps(report.to_json(), indent=2) if as_json else describe(report))
+    sys.exit(DIFFERENT if report.findings else 0)
+
+
+async def _verify(thread: str | None, accept: list[str]) -> "Report":
+    from services.chassis.kafka import KafkaLog
+    from services.chassis.log_metrics import LogCounts
+    from services.chassis.telemetry import configure_logging
+    from services.projector.settings import ProjectorSettings
+    from services.projector.verify import Asked, accepted_of, verify
+
+    asked = Asked(None if thread is None else parse_key(thread.encode()), accepted_of(accept))
+    settings = ProjectorSettings()
+    configure_logging(settings.log_format, "verify", settings.instance, "warning")
+    task = asyncio.current_task()
+    assert task is not None
+    # So that the scratch generation is dropped.
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    log = await KafkaLog.open(settings, "verify", LogCounts())
+    try:
+        return await verify(log, settings.postgres_dsn, settings, _show, asked)
+    finally:
+        await log.close()
+
+
+def describe(report: "Report") -> str:
+    what = report.thread or "all threads"
+    lines = [
+        f"{what}: {report.records} records of the log, up to where generation {report.generation} is",
+        f"compared {sum(report.rows.values())} rows in {report.seconds:.1f} s",
+    ]
+    first = report.first
+    if first is None:
+        return "\n".join([*lines, "the views are what the log comes to"])
+    lines += [f"{report.findings} differences; the first:", *_described(first)]
+    rest = [finding for finding in report.firsts if finding is not first]
+    if rest:
+        lines += ["the first of each other kind:", *[line for finding in rest for line in _described(finding)]]
+    counts = [f"{check} {count}" for check, count in report.by_check.items()]
+    views = ", ".join([f"{view} {count}" for view, count in report.by_view.items()])
+    of_views = f" ({views})" if views else ""
+    return "\n".join([*lines, f"in all: {', '.join(counts)}{of_views}"])
+
+
+def _described(finding: "Finding") -> list[str]:
+    where = [f"{name} {value}" for name, value in (("tenant", finding.tenant), ("thread", finding.thread)) if value]
+    if finding.key:
+        where.append(", ".join([f"{name} {value}" for name, value in finding.key.items() if value not in where]))
+    lines = [f"  {finding.check}: {finding.what}", f"    at {', '.join(where)}"]
+    if finding.log_says is not None or finding.view_says is not None:
+        other = "the view has" if finding.check == "view" else "it names   "
+        lines += [f"    the log has  {_short(finding.log_says)}", f"    {other} {_short(finding.view_says)}"]
+    return lines
+
+
+def _short(value: str | None) -> str:
+    if value is None:
+        return "nothing"
+    return value if len(value) <= VALUE_CHARACTERS else f"{value[:VALUE_CHARACTERS]}…"
+
+
+def _show(progress: "Progress") -> None:
+    if not sys.stderr.isatty():
+        return
+    share = progress.records_done / progress.records_total if progress.records_total else 1.0
+    of_view = f"  {progress.view}" if progress.view else ""
+    end = "\n" if progress.phase == "done" else ""
+    text = f"{progress.phase:<10} {share:>4.0%}  {progress.records_done} of {progress.records_total} records{of_view}"
+    sys.stderr.write(f"\r{text:<78}{end}")
+    sys.stderr.flush()
