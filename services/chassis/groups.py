@@ -10,6 +10,7 @@ from services.chassis.log import TopicPartition
 
 RUNTIME_GROUP: Final = "threadlog-runtime"
 PROJECTOR_GROUP: Final = "threadlog-projector"
+ROLLUPS_GROUP: Final = "threadlog-rollups"
 EXECUTOR_GROUPS: Final = "threadlog-tool-executor-"
 """What the names of all pools' groups begin with."""
 

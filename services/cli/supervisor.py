@@ -22,6 +22,10 @@ from services.cli.supervised import Supervised, log_tail, supervised
 
 SERVICES: Final = ("projector", "runtime", "tool-executor", "ingest")
 """In the order in which they are started."""
+BESIDE: Final = ("rollups",)
+"""What runs beside them: nobody waits for it."""
+MODULES: Final = {"tool-executor": "services.tool_executor", "rollups": "services.projector.rollups"}
+"""Of those whose module has another name."""
 LOOK_SECONDS: Final = 0.02
 READY_SECONDS: Final = 60.0
 PROBE_SECONDS: Final = 2.0
@@ -100,10 +104,11 @@ class Supervisor:
         instance: str | None = None,
         restarts: Restarts | None = None,
     ) -> str:
-        """One of SERVICES. By default it is started again whenever it ends; NO_RESTARTS lets it lie. Returns the name
-        by which all else here knows it. A restarted process has the same instance, so the same place in its group.
+        """One of SERVICES or BESIDE. By default it is started again whenever it ends; NO_RESTARTS lets it lie. Returns
+        the name by which all else here knows it. A restarted process has the same instance, so the same place in its
+        group.
         """
-        assert service_name in SERVICES, f"{service_name} is none of {SERVICES}"
+        assert service_name in {*SERVICES, *BESIDE}, f"{service_name} is none of {SERVICES} and {BESIDE}"
         name = service_name if instance is None else f"{service_name}-{instance}"
         assert name not in self._services or self._services[name].stopped.is_set(), f"{name} runs already"
         port = free_port()
@@ -112,7 +117,7 @@ class Supervisor:
             own["THREADLOG_INSTANCE"] = instance
         service = _Service(
             name=name,
-            command=[sys.executable, "-m", f"services.{service_name.replace('-', '_')}"],
+            command=[sys.executable, "-m", MODULES.get(service_name, f"services.{service_name}")],
             environment={**self._environment, **own, **(environment or {})},
             probes_port=port,
             log=self._logs / f"{name}.log",

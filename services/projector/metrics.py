@@ -129,3 +129,63 @@ class ProjectorMetrics:
         for fault in FAULTS:
             made.dead_letters.labels(fault)
         return made
+
+
+@dataclass(frozen=True, slots=True)
+class RollupsMetrics:
+    """Of the windows' worker."""
+
+    effects: Counter
+    repeated: Counter
+    late: Counter
+    unreadable: Counter
+    cells_written: Counter
+    cells_deleted: Counter
+    write_seconds: Histogram
+    retries: Counter
+    lag_records: Gauge
+    lag_seconds: Gauge
+
+    @classmethod
+    def register(cls, registry: CollectorRegistry) -> "RollupsMetrics":
+        return cls(
+            effects=Counter(
+                "threadlog_rollups_effects", "Records of thread-effects that are counted in windows.", registry=registry
+            ),
+            repeated=Counter(
+                "threadlog_rollups_effects_repeated",
+                "Those among them that were published before, and count no second time.",
+                registry=registry,
+            ),
+            late=Counter(
+                "threadlog_rollups_effects_late",
+                "Those among them that came too late for their minute, and count in none.",
+                registry=registry,
+            ),
+            unreadable=Counter(
+                "threadlog_rollups_effects_unreadable", "Those among them that are no effects.", registry=registry
+            ),
+            cells_written=Counter(
+                "threadlog_rollups_cells_written", "Cells of windows written, each time anew.", registry=registry
+            ),
+            cells_deleted=Counter(
+                "threadlog_rollups_cells_deleted", "Cells deleted because they are old.", registry=registry
+            ),
+            write_seconds=Histogram(
+                "threadlog_rollups_write_seconds",
+                "Seconds of writing a batch's cells, retries included.",
+                buckets=DATABASE_SECONDS,
+                registry=registry,
+            ),
+            retries=Counter("threadlog_rollups_retries", "Tries that the database did not take.", registry=registry),
+            lag_records=Gauge(
+                "threadlog_rollups_lag_records",
+                "Records of the partitions held here that are in no window yet, as of the last look.",
+                registry=registry,
+            ),
+            lag_seconds=Gauge(
+                "threadlog_rollups_lag_seconds",
+                "How long ago thread-effects ended where the windows are now, for the partition furthest behind.",
+                registry=registry,
+            ),
+        )

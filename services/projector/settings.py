@@ -3,7 +3,7 @@ from typing import Literal
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
-from services.chassis.roles import PROJECTOR
+from services.chassis.roles import PROJECTOR, ROLLUPS
 from services.chassis.settings import MIB, ROLE, Settings
 
 
@@ -81,3 +81,38 @@ class ProjectorSettings(Settings):
     @property
     def postgres_role(self) -> str:
         return self.projector_postgres_role
+
+
+class RollupsSettings(ProjectorSettings):
+    """Of the windows' worker, which has some of the projector's too."""
+
+    rollups_postgres_role: str = Field(default=ROLLUPS, pattern=ROLE)
+    """What its connections to Postgres act as; empty: as the login is."""
+    rollups_flush_seconds: float = Field(default=1.0, gt=0)
+    """What comes within this time is counted and written at once."""
+    rollups_batch_max: int = Field(default=5_000, ge=1)
+    """Effects in memory that are not counted yet."""
+    rollups_late_seconds: int = Field(default=86_400, ge=60)
+    """An effect whose time is so far behind the latest of its partition belongs to no minute any more, and is counted
+    as late.
+    """
+    rollups_ahead_seconds: int = Field(default=300, ge=0)
+    """An effect whose time is further than this after its publication does not make others late."""
+    rollups_names_max: int = Field(default=50, ge=1)
+    """Tools, models, reasons of failures: of each so many in a cell, then `other`."""
+    rollups_cells_max: int = Field(default=10_000, ge=0)
+    """Cells in memory; others are read from the database when an effect for them comes."""
+    rollups_keep_days: int = Field(default=400, ge=0)
+    """Cells older than this are deleted; 0 keeps them all."""
+    rollups_prune_seconds: float = Field(default=600.0, gt=0)
+    """From one deletion of old cells to the next."""
+    rollups_prune_cells_max: int = Field(default=10_000, ge=1)
+    """Deleted at once."""
+    rollups_rebalance_timeout_seconds: float = Field(default=10.0, gt=0)
+    """How long the group waits for its members when one comes or goes. On the embedded broker every join takes so long
+    where more than one worker runs.
+    """
+
+    @property
+    def postgres_role(self) -> str:
+        return self.rollups_postgres_role
