@@ -69,6 +69,13 @@ async def check_database(settings: Settings, owners: Sequence[str], takes: Seque
     return None
 
 
+async def require_database(settings: Settings, owners: Sequence[str], takes: Sequence[str] = ()) -> None:
+    """As `check_database`, for whoever does not wait for it. Raises SetupError."""
+    away = await check_database(settings, owners, takes)
+    if away is not None:
+        raise DatabaseAwayError(away)
+
+
 async def connect(settings: Settings, role: str) -> asyncpg.Connection:
     """Raises DatabaseAwayError and DatabaseSetupError, which say what to do. Without a role as the login."""
     try:
@@ -81,7 +88,7 @@ async def connect(settings: Settings, role: str) -> asyncpg.Connection:
     except AWAY as error:
         kind = DatabaseSetupError if _is_unknown_host(error) else DatabaseAwayError
         raise kind(explain(error, settings, role)) from error
-    except (asyncpg.PostgresError, asyncpg.InterfaceError, ValueError) as error:
+    except (asyncpg.PostgresError, asyncpg.InterfaceError, ValueError, OverflowError) as error:
         raise DatabaseSetupError(explain(error, settings, role)) from error
 
 
@@ -121,7 +128,7 @@ def explain(error: BaseException, settings: Settings, role: str) -> str:
             return f"there is no host {where}; correct it in {DSN}"
         case OSError():
             return f"no database answers at {where} ({_os_reason(error)}); start it, or correct host and port in {DSN}"
-        case ValueError() | asyncpg.InterfaceError():
+        case ValueError() | OverflowError() | asyncpg.InterfaceError():
             return f"{DSN} is no connection string such as postgresql://user:password@host:5432/database"
         case _:
             return f"the database {name} at {where} refuses: {_first_line(error)}"

@@ -7,7 +7,7 @@ one goes on with it.
 import asyncio
 import signal
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import orjson
@@ -237,16 +237,29 @@ def _moment(time_ms: int) -> str:
     return format_time(time_ms)
 
 
-def _run(work: Awaitable[T]) -> T:
+def _run(work: Coroutine[Any, Any, T]) -> T:
     import asyncpg
     import uvloop
 
+    from services.chassis.database_setup import explain, require_database
+    from services.projector.settings import ProjectorSettings
+
+    settings = ProjectorSettings()
+
     async def awaited() -> T:
+        try:
+            await require_database(settings, ("projector",))
+        except ThreadlogError:
+            work.close()
+            raise
         return await work
 
     try:
         return uvloop.run(awaited())
-    except (ThreadlogError, asyncpg.PostgresError, OSError) as error:
-        if sys.stdout.isatty():
-            print()
-        sys.exit(f"threadlog: {error}")
+    except ThreadlogError as error:
+        message = str(error)
+    except (asyncpg.PostgresError, OSError) as error:
+        message = explain(error, settings, settings.postgres_role)
+    if sys.stdout.isatty():
+        print()
+    sys.exit(f"threadlog: {message}")

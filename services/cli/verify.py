@@ -52,6 +52,7 @@ def verify_command(
 
 
 async def _verify(thread: str | None, accept: list[str]) -> "Report":
+    from services.chassis.database_setup import require_database
     from services.chassis.kafka import KafkaLog
     from services.chassis.log_metrics import LogCounts
     from services.chassis.telemetry import configure_logging
@@ -65,6 +66,7 @@ async def _verify(thread: str | None, accept: list[str]) -> "Report":
     assert task is not None
     # So that the scratch generation is dropped.
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    await require_database(settings, ("projector",))
     log = await KafkaLog.open(settings, "verify", LogCounts())
     try:
         return await verify(log, settings.postgres_dsn, settings, _show, asked)

@@ -114,11 +114,8 @@ async def test_a_reader_changes_nothing_and_does_not_get_round_its_policies(conn
             await connection.execute("reset session authorization")
 
 
-def test_policies_are_made_by_one_file() -> None:
-    """So that the tests above see all there are: a policy elsewhere would be one for a table that may come and go."""
+def test_policies_are_made_where_they_are_made_again() -> None:
+    """With every generation, or with every migration: not in a numbered file, which would be left as it was."""
     files = [path for path in Path("services").rglob("*.sql") if "create policy" in path.read_text()]
-    assert sorted(str(path) for path in files) == [
-        "services/ingest/migrations/always/grants.sql",
-        "services/projector/migrations/always/grants.sql",
-        "services/projector/sql/policies.sql",
-    ]
+    assert len(files) >= 2
+    assert [path for path in files if path.parent.name != "always" and path.name != "policies.sql"] == []

@@ -20,8 +20,6 @@ OPEN: Final = ("views.generation",)
 """Views of what belongs to no tenant, which need not ask for their reader's rights."""
 SECRET: Final = ("ingest.api_keys",)
 """Tables of tenants that no reader sees."""
-WINDOWS: Final = "threadlog."
-"""Tables of tenants in this schema are for operators alone."""
 
 VALUES: Final[Mapping[str, str]] = {
     "text": "'x'",
@@ -178,10 +176,10 @@ def _expected(relation: Relation) -> dict[str, frozenset[str]]:
     everybody = frozenset(TENANTS)
     if relation.name in SECRET:
         return dict.fromkeys((INGEST, KEYS), everybody)
-    if relation.name.startswith(WINDOWS):
-        return dict.fromkeys((OPERATOR, ROLLUPS), everybody)
     expected = {f"{READER} for {tenant!r}": frozenset((tenant,)) for tenant in TENANTS} | {OPERATOR: everybody}
     name = relation.name.partition(".")[2]
+    if name == "window_cells":
+        expected[ROLLUPS] = everybody
     if name in {"thread_states", "items"}:
         expected[RUNTIME] = everybody
     if name == "thread_states":

@@ -33,25 +33,3 @@ begin
     end loop;
 end
 $$;
-
--- Tables of tenants outside the generations: counts by tenant and minute, which the rollups write and operators read.
-do $$
-declare
-    relation regclass;
-begin
-    for relation in
-        select c.oid::regclass
-        from pg_class as c
-        join pg_attribute as a on a.attrelid = c.oid and a.attname = 'tenant' and not a.attisdropped
-        where c.relnamespace = 'threadlog'::regnamespace and c.relkind in ('r', 'p') and not c.relforcerowsecurity
-        order by c.relname
-    loop
-        execute format('alter table %s enable row level security', relation);
-        execute format('alter table %s force row level security', relation);
-        execute format('create policy of_all_tenants on %s for select to threadlog_operator using (true)', relation);
-        execute format('create policy of_the_rollups on %s to threadlog_rollups using (true) with check (true)', relation);
-        execute format('grant select on %s to threadlog_operator', relation);
-        execute format('grant select, insert, update, delete on %s to threadlog_rollups', relation);
-    end loop;
-end
-$$;
