@@ -94,9 +94,8 @@ def describe(report: "Report") -> str:
 
 
 def _described(finding: "Finding") -> list[str]:
-    where = [f"{name} {value}" for name, value in (("tenant", finding.tenant), ("thread", finding.thread)) if value]
-    if finding.key:
-        where.append(", ".join([f"{name} {value}" for name, value in finding.key.items() if value not in where]))
+    named = {"tenant": finding.tenant, "thread": finding.thread} | dict(finding.key or {})
+    where = [f"{name} {value}" for name, value in named.items() if value is not None]
     lines = [f"  {finding.check}: {finding.what}", f"    at {', '.join(where)}"]
     if finding.log_says is not None or finding.view_says is not None:
         other = "the view has" if finding.check == "view" else "it names   "

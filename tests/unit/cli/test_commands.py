@@ -26,6 +26,8 @@ COMMANDS = [
     ["topics", "check"],
     ["migrate"],
     ["rebuild"],
+    ["verify"],
+    ["export"],
     ["keys", "create"],
     ["keys", "revoke"],
 ]
