@@ -1,7 +1,7 @@
 """`threadlog rebuild` and `threadlog generations`: the builds of the views in the database of THREADLOG_POSTGRES_DSN.
 
-Progress is a bar on a terminal and lines of JSON elsewhere. Ctrl-C or SIGTERM stops a rebuild with status 130; the next
-one goes on with it.
+Progress is a bar on a terminal and lines of JSON elsewhere, and metrics where THREADLOG_PROBES_PORT is set. Ctrl-C or
+SIGTERM stops a rebuild with status 130; the next one goes on with it.
 """
 
 import asyncio
@@ -118,8 +118,19 @@ def _fill(work: Work, changed: dict[str, Any], if_stopped: str) -> None:
 
 async def _with_log(work: Work, settings: "ProjectorSettings", on_progress: "OnProgress") -> "Generation | None":
     """None where a signal stopped it. A second one ends the process as it would without us."""
+    from prometheus_client import CollectorRegistry
+
     from services.chassis.kafka import KafkaLog
     from services.chassis.log_metrics import LogCounts
+    from services.chassis.probes import Probes
+    from services.projector.metrics import RebuildMetrics
+
+    registry = CollectorRegistry()
+    metrics, probes = RebuildMetrics.register(registry), None
+
+    def told(progress: "Progress") -> None:
+        metrics.note(progress)
+        on_progress(progress)
 
     loop = asyncio.get_running_loop()
     working = asyncio.current_task()
@@ -138,8 +149,14 @@ async def _with_log(work: Work, settings: "ProjectorSettings", on_progress: "OnP
     try:
         log = await KafkaLog.open(settings, "rebuild", LogCounts())
         try:
-            return await work(log, settings, on_progress)
+            if settings.probes_port:
+                probes = await Probes.start(
+                    settings.probes_host, settings.probes_port, registry, not_ready=lambda: None
+                )
+            return await work(log, settings, told)
         finally:
+            if probes is not None:
+                await probes.close()
             await log.close()
     except asyncio.CancelledError:
         if not stopped:

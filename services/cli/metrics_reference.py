@@ -14,7 +14,7 @@ from services.chassis.log_metrics import LogCollector, LogCounts
 from services.chassis.metrics import CommonMetrics
 from services.ingest.live import LiveCounts
 from services.ingest.metrics import IngestMetrics, LiveCollector
-from services.projector.metrics import ProjectorMetrics
+from services.projector.metrics import ProjectorMetrics, RollupsMetrics
 from services.runtime.metrics import RuntimeMetrics
 from services.tool_executor.metrics import ExecutorMetrics
 
@@ -91,11 +91,12 @@ def _ingest(registry: CollectorRegistry) -> None:
 
 
 SECTIONS: Sequence[tuple[str, tuple[str, ...], Register]] = (
-    ("Every service", ("ingest", "runtime", "tool-executor", "projector"), _common),
+    ("Every service", ("ingest", "runtime", "tool-executor", "projector", "rollups"), _common),
     ("ingest", ("ingest",), _ingest),
     ("runtime", ("runtime",), RuntimeMetrics.register),
     ("tool-executor", ("tool-executor",), ExecutorMetrics.register),
     ("projector", ("projector",), ProjectorMetrics.register),
+    ("rollups", ("rollups",), RollupsMetrics.register),
 )
 
 

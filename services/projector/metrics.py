@@ -1,6 +1,7 @@
 """Everything that the projector counts. A rebuild counts its own in a registry of its own."""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
@@ -8,8 +9,52 @@ from schemas.errors import FAULTS
 from services.chassis.bulk_histogram import BulkHistogram
 from services.chassis.metrics import DATABASE_SECONDS
 
+if TYPE_CHECKING:
+    from services.projector.rebuild import Progress
+
 BATCH_RECORDS = (1, 10, 30, 100, 300, 1_000, 3_000, 10_000)
 DELAY_SECONDS = (0.01, 0.02, 0.04, 0.08, 0.15, 0.2, 0.3, 0.6, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1_800.0, 7_200.0)
+
+
+@dataclass(frozen=True, slots=True)
+class RebuildMetrics:
+    """Of `threadlog rebuild`, and of a projector that builds its own generation before it begins."""
+
+    done_records: Gauge
+    log_records: Gauge
+    paused: Gauge
+    building: Gauge
+
+    @classmethod
+    def register(cls, registry: CollectorRegistry) -> "RebuildMetrics":
+        return cls(
+            done_records=Gauge(
+                "threadlog_rebuild_done_records",
+                "Records of the log that are in the generation that this process builds, or has built.",
+                registry=registry,
+            ),
+            log_records=Gauge(
+                "threadlog_rebuild_log_records",
+                "Records of the log that it has to hold, as of the last look.",
+                registry=registry,
+            ),
+            paused=Gauge(
+                "threadlog_rebuild_paused",
+                "1 while it waits because the live generation is behind.",
+                registry=registry,
+            ),
+            building=Gauge(
+                "threadlog_rebuild_generation",
+                "Number of the generation that this process builds; 0 where it builds none.",
+                registry=registry,
+            ),
+        )
+
+    def note(self, progress: "Progress") -> None:
+        self.done_records.set(progress.records_done)
+        self.log_records.set(progress.records_total)
+        self.paused.set(progress.is_paused)
+        self.building.set(0 if progress.phase == "done" else progress.generation)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +77,7 @@ class ProjectorMetrics:
     effects_read_again: Counter
     effects_retries: Counter
     effects_behind: Gauge
+    rebuild: RebuildMetrics
 
     @classmethod
     def register(cls, registry: CollectorRegistry) -> "ProjectorMetrics":
@@ -125,6 +171,7 @@ class ProjectorMetrics:
                 "Offsets of the partitions held here whose rows are committed and whose effects are not published.",
                 registry=registry,
             ),
+            rebuild=RebuildMetrics.register(registry),
         )
         for fault in FAULTS:
             made.dead_letters.labels(fault)

@@ -13,7 +13,7 @@ import structlog
 from services.chassis.log import Log
 from services.projector.errors import BusyError
 from services.projector.generations import OtherVersionError
-from services.projector.metrics import ProjectorMetrics
+from services.projector.metrics import ProjectorMetrics, RebuildMetrics
 from services.projector.rebuild import Progress, rebuild
 from services.projector.retries import again_while_away
 from services.projector.settings import ProjectorSettings
@@ -43,17 +43,19 @@ async def own_generation_live(
         else:
             return
         try:
-            await rebuild(log, dsn, settings, _Saying(), keep_old=settings.projector_keep_old)
+            await rebuild(log, dsn, settings, _Saying(metrics.rebuild), keep_old=settings.projector_keep_old)
         except BusyError:
             logger.info("waits_for_another_rebuild")
             await asyncio.sleep(settings.projector_look_seconds)
 
 
 class _Saying:
-    def __init__(self) -> None:
+    def __init__(self, metrics: RebuildMetrics) -> None:
+        self._metrics = metrics
         self._said_at = float("-inf")
 
     def __call__(self, progress: Progress) -> None:
+        self._metrics.note(progress)
         if progress.seconds - self._said_at >= SAID_EVERY_SECONDS:
             self._said_at = progress.seconds
             logger.info(

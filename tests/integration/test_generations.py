@@ -59,10 +59,11 @@ async def _statuses(world: World) -> dict[int, str]:
 @contextlib.asynccontextmanager
 async def _writing(world: World, first: int) -> AsyncIterator[None]:
     """A turn of a thread every few milliseconds."""
+    stopping = asyncio.Event()
 
     async def write() -> None:
         number = first
-        while True:
+        while not stopping.is_set():
             await world.append_history(plain_turn(History(key_of(number))))
             number += 1
             await asyncio.sleep(0.02)
@@ -71,8 +72,8 @@ async def _writing(world: World, first: int) -> AsyncIterator[None]:
     try:
         yield
     finally:
-        writing.cancel()
-        await asyncio.wait([writing])
+        stopping.set()
+        await writing
 
 
 class _StopsAfter:
@@ -300,14 +301,13 @@ async def test_generations_are_listed_and_dropped_but_not_the_live_one(world: Wo
 # Other versions
 
 
-def _metrics() -> ProjectorMetrics:
-    return ProjectorMetrics.register(CollectorRegistry())
-
-
-async def _own(world: World, **changed: Any) -> None:
+async def _own(world: World, **changed: Any) -> CollectorRegistry:
     settings = settings_of(world.dsn, **changed)
     stores = PostgresStores(world.dsn, settings)
-    await own_generation_live(world.broker.connect("new"), stores, world.dsn, settings, _metrics())
+    registry = CollectorRegistry()
+    metrics = ProjectorMetrics.register(registry)
+    await own_generation_live(world.broker.connect("new"), stores, world.dsn, settings, metrics)
+    return registry
 
 
 async def test_a_newer_projector_refuses_or_builds_its_own_while_the_older_serves(world: World) -> None:
@@ -318,8 +318,11 @@ async def test_a_newer_projector_refuses_or_builds_its_own_while_the_older_serve
         with pytest.raises(OtherVersionError, match=r"newer.*threadlog rebuild.*OTHER_VERSION=build"):
             await _own(world)
         before = await world.shown()
-        await _own(world, projector_other_version="build")
+        registry = await _own(world, projector_other_version="build")
         assert await _statuses(world) == {1: "old", 2: "live"}
+        done, total = [registry.get_sample_value(f"threadlog_rebuild_{name}_records") or 0 for name in ("done", "log")]
+        assert before <= done == total
+        assert registry.get_sample_value("threadlog_rebuild_generation") == 0  # it is built
         await until(world.shown, lambda shown: shown > before)
         await _own(world)  # now it fits
     async with world.projector():

@@ -5,7 +5,8 @@ from prometheus_client import CollectorRegistry
 from schemas.ids import ThreadKey
 from services.chassis.log import Incoming
 from services.projector.apply import Applier
-from services.projector.metrics import ProjectorMetrics
+from services.projector.metrics import ProjectorMetrics, RebuildMetrics
+from services.projector.rebuild import Progress
 from services.projector.settings import ProjectorSettings
 from tests.support.applying import publish_nothing
 from tests.support.bad_records import bad_records
@@ -41,6 +42,21 @@ def records() -> list[Incoming]:
     return [
         record._replace(offset=offset, timestamp_ms=START_MS) for offset, record in enumerate([*read, unknown, *bad])
     ]
+
+
+def test_a_rebuild_shows_how_far_it_is_and_then_that_it_is_done() -> None:
+    registry = CollectorRegistry()
+    metrics = RebuildMetrics.register(registry)
+
+    def shown() -> list[float | None]:
+        names = ("generation", "done_records", "log_records", "paused")
+        return [registry.get_sample_value(f"threadlog_rebuild_{name}") for name in names]
+
+    assert shown() == [0, 0, 0, 0]
+    metrics.note(Progress("reading", 7, 40, 100, seconds=2, is_paused=True))
+    assert shown() == [7, 40, 100, 1]
+    metrics.note(Progress("done", 7, 100, 100, seconds=5))
+    assert shown() == [0, 100, 100, 0]
 
 
 @in_virtual_time
