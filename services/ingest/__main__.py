@@ -49,6 +49,7 @@ from services.ingest.settings import IngestSettings, UnsafeSettingsError, requir
 from services.ingest.state_at import StateLimits, StatesAt
 from services.ingest.tools import Tools
 from services.ingest.views import CommandViews
+from services.ingest.windows import OpsWindows
 
 SERVICE = "ingest"
 BACKLOG = 2_048
@@ -172,6 +173,7 @@ def wire(
             metrics=metrics,
         ),
         dead_letters=DeadLetters(database, sql, settings.ops_dead_letter_bytes_max),
+        windows=OpsWindows(database, sql),
         tools=Tools(CatalogReader(log)),
     )
 

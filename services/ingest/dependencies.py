@@ -19,6 +19,7 @@ from services.ingest.settings import IngestSettings
 from services.ingest.state_at import StatesAt
 from services.ingest.tools import Tools
 from services.ingest.views import CommandViews
+from services.ingest.windows import OpsWindows
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,7 @@ class Dependencies:
     watches: Watches
     ops: Ops
     dead_letters: DeadLetters
+    windows: OpsWindows
     tools: Tools
 
 

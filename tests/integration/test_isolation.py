@@ -115,7 +115,15 @@ CASES: Final[Mapping[tuple[str, str], Case]] = {
             {"since": "2026-01-01T00:00:00Z"},
         )
     ),
-    ("get", "/v1/ops/windows"): Case(({}, {"tenant": OWNER}, {"cursor": "{cursor}"})),
+    ("get", "/v1/ops/windows"): Case(
+        (
+            {},
+            {"tenant": OWNER},
+            {"step_minutes": "5"},
+            {"from": "2026-01-01T00:00:00Z", "to": "2026-01-02T00:00:00Z"},
+            {"cursor": "{cursor}"},
+        )
+    ),
 }
 
 

@@ -46,6 +46,7 @@ from services.ingest.settings import IngestSettings
 from services.ingest.state_at import StatesAt
 from services.ingest.tools import Tools
 from services.ingest.views import CommandViews
+from services.ingest.windows import OpsWindows
 from tests.support.simulated_log import SimulatedBroker, SimulatedLog
 
 PARTITIONS = 4
@@ -277,6 +278,7 @@ class World:
                 watches=cast("Watches", None),
                 ops=cast("Ops", None),
                 dead_letters=cast("DeadLetters", None),
+                windows=cast("OpsWindows", None),
                 tools=Tools(self.catalog),
             )
         )
