@@ -189,6 +189,8 @@ class EffectsRelay:
         self._finished = asyncio.Event()
         self._is_finishing = False
         self._store_at = 0.0
+        self._store_again_at = 0.0
+        """After a failure, also for who finishes."""
 
     def hold(self, generation: Generation, claims: Mapping[int, Claim], ends: Mapping[int, int] | None = None) -> None:
         """These partitions are ours, with rows up to their claims; `ends` are those of the source."""
@@ -272,8 +274,9 @@ class EffectsRelay:
                 self._busy[asyncio.create_task(self._work(held), name=f"effects-{held.partition}")] = held
         to_store = {p: held.relay.published for p, held in self._held.items() if _is_to_store(held) and held.relay}
         if to_store and None not in busy:
-            if self._store_at > now and not self._is_finishing:
-                waits.append(self._store_at - now)
+            store_at = self._store_again_at if self._is_finishing else max(self._store_at, self._store_again_at)
+            if store_at > now:
+                waits.append(store_at - now)
             else:
                 self._store_at = now + self._settings.projector_effects_position_seconds
                 self._busy[asyncio.create_task(self._store_positions(to_store), name="effects-positions")] = None
@@ -362,6 +365,7 @@ class EffectsRelay:
             await self._store.move(SOURCE, self._cluster_id, positions)
         except ProjectorError as error:
             logger.info("effects_positions_not_stored", error=repr(error))
+            self._store_again_at = asyncio.get_running_loop().time() + self._settings.projector_retry_seconds
             return
         for partition, position in positions.items():
             held = self._held.get(partition)
