@@ -70,8 +70,8 @@ chaos: $(INSTALLED) ## SIGKILL of services, Kafka and Postgres under load, what 
 rebuild-proof: $(INSTALLED) ## 200,000 records projected under crashes, dropped, and rebuilt in two other ways: the same views; RECORDS, SEED, OUTPUT=file
 	$(BIN)/python -m tests.proof $(if $(RECORDS),--records $(RECORDS)) $(if $(SEED),--seed $(SEED)) $(if $(OUTPUT),--output $(OUTPUT))
 
-bench: $(INSTALLED) ## speed on Apache Kafka and Postgres, and bench.json; ROUNDS=1 is the short form
-	$(BIN)/python -m bench $(if $(ROUNDS),--rounds $(ROUNDS))
+bench: $(INSTALLED) ## speed on Apache Kafka and Postgres, and bench.json; ROUNDS=1 is the short form, LARGE=1 adds 1,000,000 events
+	$(BIN)/python -m bench $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(LARGE),--large)
 
 lock: $(INSTALLED) ## requirements/*.txt from pyproject.toml
 	$(LOCK) pyproject.toml --extra openai --extra anthropic --extra google --extra bedrock --output-file requirements/runtime.txt

@@ -10,11 +10,15 @@ import tempfile
 from collections import defaultdict
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import uvloop
 
+from bench.delay import measure_delay
 from bench.floor import floor_ms
 from bench.kernel import fold_events_per_second
+from bench.large import measure_large
+from bench.long_thread import measure_long_thread
 from bench.memory import measure_memory
 from bench.rebuild import measure_rebuild
 from bench.sessions import Measured, effect_in_use, measure
@@ -23,11 +27,13 @@ from services.client.client import ThreadlogClient
 
 WORKLOADS = {"1": (1, 150), "1_pure": (1, 150), "16": (16, 1_200), "64": (64, 1_600)}
 """Name: sessions at once, sessions measured."""
+DELAYS = {"1": (1, 150), "16": (16, 1_200)}
+"""The same, for the delay from the acknowledgement of a record to its rows."""
 SWITCH_TRIES = 50
 SWITCH_PAUSE_SECONDS = 0.2
 
 
-async def bench(rounds: int) -> dict[str, object]:
+async def bench(rounds: int, *, large: bool) -> dict[str, object]:
     by_workload: dict[str, list[Measured]] = defaultdict(list)
     with tempfile.TemporaryDirectory(prefix="threadlog-bench-") as name:
         async with running(Path(name)) as found:
@@ -40,17 +46,27 @@ async def bench(rounds: int) -> dict[str, object]:
                         measured = await measure(found, client, concurrent, sessions)
                         by_workload[workload].append(measured)
                         print(f"round {number + 1}/{rounds} {workload:>7}: {_row(measured)}", flush=True)
-                rebuilt = await measure_rebuild(found.system)
+                delays = {
+                    workload: asdict(await measure_delay(found.system.settings.postgres_dsn, client, *sizes))
+                    for workload, sizes in DELAYS.items()
+                }
+            rebuilt = await measure_rebuild(found)
+            long_thread = await measure_long_thread(found)
             memory = await measure_memory(found)
+            of_large = asdict(await measure_large(found)) if large else None
         return {
             "kafka_version": found.kafka_version,
             "postgres_version": found.postgres_version,
             "floor_ms": round(floor, 3),
             "sessions": {workload: _median(each) for workload, each in by_workload.items()},
-            "rebuild_events_per_s": round(rebuilt.events_per_second),
-            "copy_rows_per_s": round(rebuilt.copy_rows_per_second),
+            "delay_to_views": delays,
+            "rebuild_events_per_s": {str(workers): round(rate) for workers, rate in rebuilt.by_workers.items()},
+            "copy_events_per_s": round(rebuilt.copied),
+            "copy_with_indexes_events_per_s": round(rebuilt.copied_with_indexes),
+            "long_thread": {what: asdict(compared) for what, compared in long_thread.items()},
             "fold_events_per_s": round(fold_events_per_second()),
             "memory_mib": memory,
+            "large": of_large,
             "rounds": rounds,
         }
 
@@ -86,29 +102,44 @@ def _median(each: list[Measured]) -> dict[str, object]:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="bench")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--large", action="store_true", help="1,000,000 events more, and the memory that they take")
     parser.add_argument("--output", type=Path, default=Path("bench.json"))
     arguments = parser.parse_args()
     gc.freeze()  # the client shares its cores with what it measures
     gc.set_threshold(100_000, 50, 100)
-    result = uvloop.run(bench(arguments.rounds))
+    result = uvloop.run(bench(arguments.rounds, large=arguments.large))
     arguments.output.write_text(json.dumps(result, indent=2) + "\n")
     print_table(result)
     print(f"written to {arguments.output}")
     return 0
 
 
-def print_table(result: dict[str, object]) -> None:
+def print_table(result: dict[str, Any]) -> None:
     print(f"\nmedians of {result['rounds']} rounds; one produce to consume takes {result['floor_ms']} ms")
-    sessions = result["sessions"]
-    assert isinstance(sessions, dict)
-    for workload, row in sessions.items():
+    for workload, row in result["sessions"].items():
         by_process = "  ".join(f"{part} {value}" for part, value in row["cpu_ms_by_process"].items())
         print(
             f"{workload:>7}: {row['rate']:7.1f}/s  p50 {row['p50_ms']:6.1f} ms  p99 {row['p99_ms']:6.1f} ms  "
             f"CPU {row['cpu_ms']:5.2f} ms ({by_process})"
         )
-    for name in ("memory_mib", "rebuild_events_per_s", "copy_rows_per_s", "fold_events_per_s"):
-        print(f"{name}: {result[name]}")
+    print("\nfrom the acknowledgement of a record to its rows")
+    for workload, row in result["delay_to_views"].items():
+        print(f"{workload:>7}: p50 {row['p50_ms']:6.1f} ms  p99 {row['p99_ms']:6.1f} ms")
+    copied = result["copy_events_per_s"]
+    print(
+        f"\nevents per second into all views; COPY of the same rows {copied:,}, into indexed tables "
+        f"{result['copy_with_indexes_events_per_s']:,}"
+    )
+    for workers, rate in result["rebuild_events_per_s"].items():
+        print(f"{workers:>7}: {rate:,} with so many workers, {rate / copied:.0%} of COPY")
+    print("\na thread with 100 events, one with 100,000")
+    for what, row in result["long_thread"].items():
+        short, long = row["short_ms"], row["long_ms"]
+        print(f"{what:>24}: {short:6.1f} ms  {long:6.1f} ms  {long / short:5.2f}")
+    print()
+    for name in ("memory_mib", "fold_events_per_s", "large"):
+        if result[name] is not None:
+            print(f"{name}: {result[name]}")
 
 
 if __name__ == "__main__":

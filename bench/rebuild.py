@@ -1,51 +1,89 @@
-"""How fast the views are made from the log, beside how fast Postgres takes rows at all."""
+"""How fast the views are made from the log, beside how fast Postgres takes the same rows by COPY and nothing else."""
 
 import time
 from dataclasses import dataclass
+from itertools import islice
 
 import asyncpg
 
+from bench.history import append_threads
+from bench.system import Bench
 from services.chassis.kafka import KafkaLog
+from services.projector.database import connect
+from services.projector.generations import TABLES, live_generation
 from services.projector.rebuild import Progress, rebuild
 from services.projector.settings import ProjectorSettings
-from tests.support.system import System
 
+THREADS = 4_000
+"""Of twenty records each, beside what the sessions of this run have left in the log."""
+WORKERS = (1, 2)
 COPY_BATCH_ROWS = 5_000
 
 
 @dataclass(frozen=True, slots=True)
 class Rebuilt:
-    events_per_second: float
-    copy_rows_per_second: float
-    """Of the rows of the view `events`, into a table like it without indexes."""
+    """Events per second."""
+
+    by_workers: dict[int, float]
+    copied: float
+    """All rows of all views, into tables like theirs without indexes."""
+    copied_with_indexes: float
 
 
-async def measure_rebuild(system: System) -> Rebuilt:
-    """Rebuilds what the sessions of this run have left in the log."""
+async def measure_rebuild(bench: Bench) -> Rebuilt:
     settings = ProjectorSettings(
-        kafka_bootstrap_servers=system.settings.kafka_bootstrap_servers, postgres_dsn=system.settings.postgres_dsn
+        kafka_bootstrap_servers=bench.system.settings.kafka_bootstrap_servers,
+        postgres_dsn=bench.system.settings.postgres_dsn,
     )
-    last: list[Progress] = []
     log = await KafkaLog.open(settings, "bench-rebuild")
     try:
-        begun = time.perf_counter()
-        await rebuild(log, settings.postgres_dsn, settings, lambda progress: last.__setitem__(slice(None), [progress]))
-        seconds = time.perf_counter() - begun
+        await append_threads(log, THREADS)
+        await bench.all_shown()
+        by_workers = {
+            workers: await _rebuild(log, settings.model_copy(update={"projector_rebuild_workers": workers}))
+            for workers in WORKERS
+        }
     finally:
         await log.close()
-    return Rebuilt(last[0].records_done / seconds, await _copy_rows_per_second(settings.postgres_dsn))
+    return Rebuilt(by_workers, *await _copy(settings))
 
 
-async def _copy_rows_per_second(dsn: str) -> float:
-    connection = await asyncpg.connect(dsn)
+async def _rebuild(log: KafkaLog, settings: ProjectorSettings) -> float:
+    last: list[Progress] = []
+    begun = time.perf_counter()
+    await rebuild(log, settings.postgres_dsn, settings, lambda progress: last.__setitem__(slice(None), [progress]))
+    return last[0].records_done / (time.perf_counter() - begun)
+
+
+async def _copy(settings: ProjectorSettings) -> tuple[float, float]:
+    connection = await connect(settings.postgres_dsn, settings)
     try:
-        rows = [tuple(row) for row in await connection.fetch("select * from views.events limit 50000")]
-        await connection.execute("create temporary table copied as select * from views.events limit 0")
+        live = await live_generation(connection)
+        assert live is not None
         await connection.execute("set synchronous_commit = off")
-        begun = time.perf_counter()
-        for start in range(0, len(rows), COPY_BATCH_ROWS):
-            batch = rows[start : start + COPY_BATCH_ROWS]
-            await connection.copy_records_to_table("copied", records=batch)
-        return len(rows) / (time.perf_counter() - begun)
+        tables = {table: await _rows(connection, f"{live.schema}.{table}") for table in TABLES}
+        seconds = []
+        for indexes in ("excluding", "including"):
+            await connection.execute("create schema bench_copies")
+            for table in TABLES:
+                await connection.execute(
+                    f"create table bench_copies.{table} (like {live.schema}.{table} {indexes} indexes)"
+                )
+            begun = time.perf_counter()
+            for table, rows in tables.items():
+                await _copy_rows(connection, table, rows)
+            seconds.append(time.perf_counter() - begun)
+            await connection.execute("drop schema bench_copies cascade")
+        return len(tables["events"]) / seconds[0], len(tables["events"]) / seconds[1]
     finally:
         await connection.close()
+
+
+async def _rows(connection: asyncpg.Connection, table: str) -> list[tuple[object, ...]]:
+    return [tuple(row) for row in await connection.fetch(f"select * from {table}")]  # noqa: S608  # a constant
+
+
+async def _copy_rows(connection: asyncpg.Connection, table: str, rows: list[tuple[object, ...]]) -> None:
+    left = iter(rows)
+    while batch := list(islice(left, COPY_BATCH_ROWS)):
+        await connection.copy_records_to_table(table, schema_name="bench_copies", records=batch)

@@ -5,11 +5,12 @@
 import asyncio
 import statistics
 import time
+from collections.abc import Callable
 from contextlib import aclosing
 from dataclasses import dataclass
 
 from bench.system import Bench
-from services.client.client import ThreadlogClient
+from services.client.client import Accepted, ThreadlogClient
 from services.client.sse import Fact
 
 SESSION_SECONDS_MAX = 30.0
@@ -28,10 +29,11 @@ class Measured:
     """Produce requests of all services."""
 
 
-async def one_session(client: ThreadlogClient) -> float:
+async def one_session(client: ThreadlogClient, on_accepted: Callable[[Accepted], None] = lambda _: None) -> float:
     """Seconds from the request to the end of the turn on the stream."""
     begun = time.perf_counter()
     accepted = await client.create_thread(text="Say it.")
+    on_accepted(accepted)
     async with (
         asyncio.timeout(SESSION_SECONDS_MAX),
         aclosing(client.follow(accepted.thread, until_turn_end=True)) as events,

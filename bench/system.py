@@ -1,16 +1,24 @@
 """The system under the bench: on a Kafka and a Postgres of its own, with a model and a tool that take no time."""
 
+import asyncio
 import contextlib
 import urllib.request
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import asyncpg
 import psutil
 
+from schemas.topics import THREAD_EVENTS
+from services.chassis.kafka import KafkaLog
+from services.chassis.log import TopicPartition
 from services.cli.supervisor import SERVICES
 from tests.support.services import apache_kafka, database, postgres
 from tests.support.system import System, system
+
+LOOK_SECONDS = 0.1
+SHOWN_SECONDS_MAX = 600.0
 
 SCRIPT = """
 rules:
@@ -42,6 +50,24 @@ class Bench:
         self.system.write_tools(TOOLS.format(effect=effect))
         supervisor.start("tool-executor")
         await supervisor.wait_ready("tool-executor")
+
+    async def all_shown(self) -> None:
+        """Until the views hold the log up to its end as of now."""
+        log = await KafkaLog.open(self.system.settings, "bench-ends")
+        connection = await asyncpg.connect(self.system.settings.postgres_dsn)
+        try:
+            partitions = await log.partition_count(THREAD_EVENTS.name)
+            ends = await log.end_offsets([TopicPartition(THREAD_EVENTS.name, number) for number in range(partitions)])
+            async with asyncio.timeout(SHOWN_SECONDS_MAX):
+                while True:
+                    rows = await connection.fetch('select "partition", next_offset from views.positions')
+                    shown = dict(map(tuple, rows))
+                    if all(shown.get(tp.partition, 0) >= end for tp, end in ends.items()):
+                        return
+                    await asyncio.sleep(LOOK_SECONDS)
+        finally:
+            await connection.close()
+            await log.close()
 
     def cpu_seconds(self) -> dict[str, float]:
         """User and system time by part, its children included, those that have ended too."""
