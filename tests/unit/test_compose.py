@@ -135,7 +135,7 @@ def test_a_slip_is_found(compose: Compose, path: list[str], value: object) -> No
 
 def test_commands_exist(compose: Compose) -> None:
     commands = [service["command"] for service in compose["services"].values() if "build" in service]
-    assert len(commands) == 6
+    assert len(commands) == 7
     assert [words for words in commands if not is_command(words)] == []
 
 
