@@ -49,7 +49,7 @@ SHOWN_SECONDS_MAX: Final = 120.0
 CRASHING: Final = {"THREADLOG_PROJECTOR_BATCH_RECORDS_MAX": "700", "THREADLOG_PROJECTOR_STATES_MAX": "100"}
 ALONE: Final[Mapping[str, str]] = {}
 REBUILDING: Final = {"THREADLOG_PROJECTOR_BATCH_RECORDS_MAX": "2000", "THREADLOG_PROJECTOR_STATES_MAX": "1000"}
-REBUILD_OPTIONS: Final = ()
+REBUILD_OPTIONS: Final = ("--workers", "2", "--no-compare")
 
 Fault = Literal["kill a projector", "one projector more", "one projector less", "kill Postgres"]
 FAULTS: Final[tuple[Fault, ...]] = (
