@@ -54,6 +54,8 @@ class Plan:
     """Whether people act at once on what comes to the log, and twice on what they saw some time ago."""
     refused: float
     """How many of the records the database refuses to store as they are."""
+    view_commands: int
+    """Of people who build the views anew, go back to others, or drop some."""
 
     @classmethod
     def drawn(cls, rng: random.Random, choices: dict[str, Any]) -> "Plan":
@@ -92,6 +94,7 @@ class Plan:
             on_recovery=rng.choice(["resume", "resume", "interrupt"]),
             hasty=rng.random() < 0.3,
             refused=rng.choice([0, 0, 0, 0.01, 0.05]),
+            view_commands=rng.choice([0, 0, 1, 2, 5]),
         )
         return cls(**{**asdict(plan), **choices})
 

@@ -6,10 +6,12 @@ everything: the same seed gives the same story, byte for byte.
 
 import asyncio
 import gc
+import itertools
 import logging
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import structlog
@@ -21,17 +23,20 @@ from tests.simulation.clients import Clients, Watcher
 from tests.simulation.invariants import Broken, Run, ViolationError, check_all
 from tests.simulation.memo import decoding_once
 from tests.simulation.model import SeededModel
+from tests.simulation.operators import CommandProcess, Operators, ViewsReader, connections_to_processes
 from tests.simulation.people import Owner
 from tests.simulation.plan import Plan
 from tests.simulation.story import LINES_MAX, Story
 from tests.simulation.trouble import Trouble
 from tests.simulation.world import SimulationWorld
+from tests.support.memory_connection import DATABASES, rebuilding_in_memory
 from tests.support.service_world import ExecutorProcess, RuntimeProcess
 from tests.support.virtual_time import run_virtual
 
 REST_SECONDS = 300
 """Everything that waits for something has its own limit, and none of a few of them in a row is longer."""
 LOOK_SECONDS = 0.5
+DSN = "simulated"
 
 
 class Session:
@@ -52,10 +57,15 @@ class Session:
             Owner(world, self._clients, plan, number, random.Random(f"{seed} owner {number}"))
             for number in range(plan.threads)
         ]
+        self._operators = Operators(world, plan, DSN, random.Random(f"{seed} operators"))
+        self._reader = ViewsReader(world.store)
         self._watchers: list[Watcher] = []
+        DATABASES[DSN] = world.store
         try:
-            await self._play()
+            with rebuilding_in_memory(partial(connections_to_processes, world)):
+                await self._play()
         finally:
+            del DATABASES[DSN]
             await world.close()
 
     async def _play(self) -> None:
@@ -65,10 +75,12 @@ class Session:
         living = [world.background(owner.live()) for owner in self._owners]
         answering = [world.background(owner.answer()) for owner in self._owners]
         watching = world.background(self._watch())
-        going_wrong = world.background(self._trouble.run())
+        reading = world.background(self._reader.run())
+        going_wrong = [world.background(self._trouble.run()), world.background(self._operators.run())]
         await asyncio.sleep(plan.seconds)
-        going_wrong.cancel()
-        await asyncio.gather(going_wrong, return_exceptions=True)
+        for task in going_wrong:
+            task.cancel()
+        await asyncio.gather(*going_wrong, return_exceptions=True)
         self._trouble.mend()
         self._model.is_mended = True
         for watcher in self._watchers:
@@ -80,14 +92,18 @@ class Session:
         self._check()
         if plan.refused:
             await self._heal()
+        reading.cancel()
+        for problem in self._reader.problems:
+            raise ViolationError("reads are whole and never go back", Broken(problem))
 
     async def _heal(self) -> None:
-        """The views are built anew in a database that refuses nothing."""
-        store, story = self.world.store, self.world.story
-        story.tell("database", "refuses nothing any more, and its views are dropped")
-        store.refuses = None
-        store.drop()
-        await self._until(self._views_behind)
+        """The views are built anew in a database that refuses nothing any more: from the beginning, because what was
+        built before has left records out.
+        """
+        self.world.story.tell("database", "refuses nothing any more")
+        self.world.store.refuses = None
+        self._operators.rebuild(restart=True)
+        await self._until(lambda: itertools.chain(self._views_behind(), self._commands_running()))
         for broken in derived.views_equal_a_fold_from_zero(self._run()):
             raise ViolationError("views heal", broken)
 
@@ -142,6 +158,7 @@ class Session:
                 yield f"{watcher.name} has seen {watcher.seq} of {judged[watcher.key].state.seq}"
         yield from self._views_behind()
         yield from self._effects_behind()
+        yield from self._commands_running()
         for partition in range(world.options.partitions):
             for kind in (RuntimeProcess, ExecutorProcess):
                 if not any(partition in process.loop.partitions for process in world.alive(kind) if process.is_up):
@@ -152,6 +169,10 @@ class Session:
         for partition in range(world.options.partitions):
             if world.store.next_offset(partition) != world.end(partition):
                 yield f"the views are at {world.store.next_offset(partition)} of {world.end(partition)}"
+
+    def _commands_running(self) -> Iterator[str]:
+        for process in self.world.alive(CommandProcess):
+            yield f"{process.owner} has not ended"
 
     def _effects_behind(self) -> Iterator[str]:
         """Each record of a simulation has a seq, and thereby an effect."""

@@ -10,7 +10,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Final, TypeVar
+from typing import Any, ClassVar, Final, TypeVar
 from unittest.mock import patch
 
 import asyncpg
@@ -38,6 +38,26 @@ GENERATION: Final = re.compile(r"views_g(\d+)\.positions")
 DATABASES: Final[dict[str, MemoryDatabase]] = {}
 """By what stands for a DSN."""
 OnConnected = Callable[["MemoryConnection"], None]
+
+
+class Row(tuple[Any, ...]):
+    """By place and by name."""
+
+    __slots__ = ()
+    NAMES: ClassVar = (
+        "number",
+        "fold_version",
+        "projection_version",
+        "cluster_id",
+        "topic",
+        "status",
+        "created_at",
+        "live_since",
+        "bytes",
+    )
+
+    def __getitem__(self, place: Any) -> Any:
+        return super().__getitem__(self.NAMES.index(place) if isinstance(place, str) else place)
 
 
 class MemoryConnection:
@@ -71,6 +91,9 @@ class MemoryConnection:
         raise NotImplementedError(statement)
 
     async def fetch(self, statement: str, *_: object) -> list[tuple[Any, ...]]:
+        if "pg_total_relation_size" in statement:
+            made_all = self.database.generations
+            return await self.ask(lambda: [_listed(made_all[number]) for number in sorted(made_all)])
         named = GENERATION.search(statement)
         if named is None:
             raise NotImplementedError(statement)
@@ -100,6 +123,12 @@ class MemoryConnection:
         self.session.lock_positions(made.generation)
         self.session.at_commit(made.tables.take_from_owners)
         return [(partition, at.next_offset) for partition, at in made.tables.positions.items()]
+
+
+def _listed(made: Made) -> Row:
+    generation = made.generation
+    versions = (generation.fold_version, generation.projection_version)
+    return Row((generation.number, *versions, generation.cluster_id, generation.topic, made.status, 0, None, 1))
 
 
 @contextlib.asynccontextmanager

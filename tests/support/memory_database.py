@@ -76,7 +76,8 @@ class MemoryDatabase:
         self._is_away = is_away
         if is_away:
             self.crashes += 1
-        self._end_sessions()
+            self._end_sessions()
+        self.changed()
 
     def lose_last(self, commits: int) -> int:
         """A crash: questions under way get no answer, and the last batches were never written.
@@ -238,7 +239,12 @@ class MemoryStore:
         pass
 
     async def claim(self, partitions: Iterable[int], owner: str, cluster_id: str) -> dict[int, Claim]:
-        return await self._ask(lambda tables: tables.claim(partitions, owner, cluster_id), waits_for_swaps=True)
+        numbers = list(partitions)
+        return await self._ask(
+            lambda tables: tables.claim(numbers, owner, cluster_id),
+            # A row that nobody has made yet is not locked.
+            lambda tables: any(number in tables.positions for number in numbers),
+        )
 
     async def positions(self) -> dict[int, StoredPosition]:
         return await self._ask(Tables.stored_positions)
@@ -255,9 +261,9 @@ class MemoryStore:
             tables.commit(batch, spans, self._database.refuses)
             self._database.committed()
 
-        await self._ask(commit, waits_for_swaps=True)
+        await self._ask(commit, lambda _: True)
 
-    async def _ask(self, act: Callable[[Tables], T], *, waits_for_swaps: bool = False) -> T:
+    async def _ask(self, act: Callable[[Tables], T], wants_lock: Callable[[Tables], bool] = lambda _: False) -> T:
         database, generation = self._database, self.generation
 
         def act_if_there() -> T:
@@ -266,8 +272,12 @@ class MemoryStore:
                 raise GenerationGoneError(f"{generation.schema} is not there")
             return act(made.tables)
 
+        def has_to_wait() -> bool:
+            made = database.generations.get(generation.number)
+            return made is not None and database.is_locked(generation) and wants_lock(made.tables)
+
         try:
-            return await database.question(act_if_there, lambda: waits_for_swaps and database.is_locked(generation))
+            return await database.question(act_if_there, has_to_wait)
         except AwayError as error:
             raise StoreAwayError(str(error)) from error
 
