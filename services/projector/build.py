@@ -10,6 +10,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, Protocol
 
+import structlog
 from prometheus_client import CollectorRegistry
 
 from schemas.topics import THREAD_EVENTS
@@ -17,14 +18,17 @@ from services.chassis.clock import SystemClock
 from services.chassis.log import Incoming, Log, Reader, TopicPartition
 from services.projector.apply import Applier
 from services.projector.dead_letter_topic import DeadLetterTopic
+from services.projector.errors import NOWHERE, FenceError
 from services.projector.metrics import ProjectorMetrics
 from services.projector.projections.dead_letters import DeadLetter
 from services.projector.retries import again_while_away
 from services.projector.settings import ProjectorSettings
-from services.projector.store import GenerationStore
+from services.projector.store import Claim, GenerationStore
 
 TOPIC: Final = THREAD_EVENTS.name
 POLL_MS: Final = 100
+
+logger = structlog.get_logger()
 
 Positions = Mapping[TopicPartition, int]
 OnPositions = Callable[[Positions], None]
@@ -97,6 +101,7 @@ class Build:
         self._publish_from: Mapping[int, int] | None = None
         self._applier: Applier | None = None
         self._reader: Reader | None = None
+        self._begins: Positions = {}
         self._read: dict[TopicPartition, int] = {}
         """Everything below was read."""
         self._ahead: dict[TopicPartition, list[Incoming]] = {}
@@ -125,8 +130,8 @@ class Build:
             lambda: store.claim(numbers, self._owner, store.generation.cluster_id), self._settings, self._metrics
         )
         self._applier.hold(claims)
-        begins = await log.begin_offsets([TopicPartition(TOPIC, number) for number in numbers])
-        self._read = {tp: max(begin, claims[tp.partition].next_offset) for tp, begin in begins.items()}
+        self._begins = await log.begin_offsets([TopicPartition(TOPIC, number) for number in numbers])
+        self._read = {tp: max(begin, claims[tp.partition].next_offset) for tp, begin in self._begins.items()}
         self._reader = await log.reader(self._read)
 
     def positions(self) -> dict[TopicPartition, int]:
@@ -142,15 +147,16 @@ class Build:
         self, ends: Positions, on_progress: OnPositions = say_nothing, publish_from: Mapping[int, int] | None = None
     ) -> None:
         self._publish_from = publish_from
-        self._held_reader.pause(self._read.keys() - ends.keys())
-        self._held_reader.resume([tp for tp in ends if not self._has_reached(tp, ends)])
-        while not all(self._has_reached(tp, ends) for tp in ends):
-            records = await self._next_records(ends)
-            if records:
-                await self._wait_for_turn(len(records))
-                await self._held_applier.submit([r for r in records if self._only is None or self._only(r)])
-            on_progress(self.positions())
-        await self._held_applier.settle()
+        is_committed = False
+        while not is_committed:
+            try:
+                await self._read_to(ends, on_progress)
+                is_committed = await self._is_stored()
+            except FenceError as error:
+                if error.taken_over:
+                    raise
+            if not is_committed:
+                await self._start_again()
 
     async def close(self) -> None:
         if self._applier is not None:
@@ -165,7 +171,41 @@ class Build:
             new = [one for one in dead if one.incoming.offset >= begins.get(one.incoming.partition, 0)]
             await self._dead_letters.publish(new)
 
+    # After a crash of the database, which may have taken the last batches with it
+
+    async def _is_stored(self) -> bool:
+        stored = await again_while_away(self._store.positions, self._settings, self._metrics)
+        ours = self._held_applier.positions()
+        return all(stored.get(partition, NOWHERE).next_offset == at for partition, at in ours.items())
+
+    async def _start_again(self) -> None:
+        """From what is stored. Raises FenceError where another one has claimed it meanwhile."""
+        applier, store, reader = self._held_applier, self._store, self._held_reader
+        await applier.abandon()
+        epochs = applier.epochs()
+        stored = await again_while_away(store.positions, self._settings, self._metrics)
+        at = {partition: stored.get(partition, NOWHERE) for partition in epochs}
+        if taken_over := frozenset([p for p in epochs if at[p].owner_epoch != epochs[p]]):
+            raise FenceError(at, taken_over)
+        logger.info("build_starts_again", generation=store.generation.number, positions=at)
+        applier.hold({p: Claim(at[p].next_offset, epochs[p], store.generation.cluster_id) for p in epochs})
+        self._ahead.clear()
+        self._read = {tp: max(self._begins[tp], at[tp.partition].next_offset) for tp in self._read}
+        for tp, offset in self._read.items():
+            reader.seek(tp, offset)
+
     # Reading
+
+    async def _read_to(self, ends: Positions, on_progress: OnPositions) -> None:
+        self._held_reader.pause(self._read.keys() - ends.keys())
+        self._held_reader.resume([tp for tp in ends if not self._has_reached(tp, ends)])
+        while not all(self._has_reached(tp, ends) for tp in ends):
+            records = await self._next_records(ends)
+            if records:
+                await self._wait_for_turn(len(records))
+                await self._held_applier.submit([r for r in records if self._only is None or self._only(r)])
+            on_progress(self.positions())
+        await self._held_applier.settle()
 
     async def _next_records(self, ends: Positions) -> list[Incoming]:
         """A batch, or what there was within a poll."""

@@ -10,6 +10,7 @@ import pytest
 from schemas.topics import THREAD_EVENTS
 from services.chassis.log import TopicPartition
 from services.projector.build import Build
+from services.projector.database import connect
 from services.projector.errors import FenceError
 from services.projector.generations import create_generation, migrate, view_checksums
 from services.projector.postgres_store import PostgresStore
@@ -32,8 +33,12 @@ async def world(fresh_database: str) -> AsyncIterator[World]:
 
 
 async def _scratch(world: World) -> Generation:
-    async with world.connection.transaction():
-        return await create_generation(world.connection, await world.client.cluster_id(), "scratch")
+    connection = await connect(world.dsn, settings_of(world.dsn))
+    try:
+        async with connection.transaction():
+            return await create_generation(connection, await world.client.cluster_id(), "scratch")
+    finally:
+        await connection.close()
 
 
 async def _ends(world: World) -> dict[TopicPartition, int]:
