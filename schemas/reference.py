@@ -14,10 +14,11 @@ from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
 
-from pydantic import JsonValue
+from pydantic import BaseModel, JsonValue
 
 from schemas import config, events
 from schemas.canonical import canonical_json
+from schemas.effects import EFFECT_TYPE, ThreadEffect
 from schemas.events import EVENTS, Event, cloudevents_type
 from schemas.thread import TRANSITIONS
 
@@ -238,8 +239,16 @@ def event_reference(examples: Mapping[str, str]) -> str:
 
 
 def json_schema(event: type[Event]) -> str:
-    schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": cloudevents_type(event)}
-    return json.dumps(schema | event.model_json_schema(), indent=2, ensure_ascii=False) + "\n"
+    return _json_schema(cloudevents_type(event), event)
+
+
+def effect_schema() -> str:
+    return _json_schema(EFFECT_TYPE, ThreadEffect)
+
+
+def _json_schema(name: str, model: type[BaseModel]) -> str:
+    schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": name}
+    return json.dumps(schema | model.model_json_schema(), indent=2, ensure_ascii=False) + "\n"
 
 
 def _overview() -> str:
@@ -366,6 +375,9 @@ def write(root: Path) -> None:
     folder = root / "schemas" / "json"
     for event in EVENTS:
         (folder / f"{_stem(event)}.schema.json").write_text(json_schema(event))
+    of_effects = folder / "thread-effects"
+    of_effects.mkdir(exist_ok=True)
+    (of_effects / "effect.v1.schema.json").write_text(effect_schema())
     (root / "docs" / "events.md").write_text(event_reference(read_examples(folder)))
 
 

@@ -24,7 +24,7 @@ from services.cli.embedded import (
     port_is_free,
 )
 from services.cli.supervised import ProgramEndedError
-from services.cli.supervisor import Supervisor, What
+from services.cli.supervisor import BESIDE, Supervisor, What
 from services.cli.topics import apply_topics
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def dev(
         typer.Option(help="For logs, workspaces and data; else a temporary one, removed at the end."),
     ] = None,
 ) -> None:
-    """Run broker, database and the four services here, until Ctrl-C.
+    """Run broker, database and the services here, until Ctrl-C.
 
     THREADLOG_KAFKA_BOOTSTRAP_SERVERS and THREADLOG_POSTGRES_DSN name a broker and a database to use instead.
     """
@@ -134,6 +134,8 @@ async def _serve(started: Started, folder: Path) -> None:
             try:
                 await supervisor.start_all()
                 _greet(started, folder)
+                for name in BESIDE:
+                    supervisor.start(name)
                 await _watch(started.engines)
             finally:
                 for number in SIGNALS:  # the next one ends us at once, and all that we have started with us

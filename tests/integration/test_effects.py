@@ -1,8 +1,12 @@
 """thread-effects and the windows that are counted from it, on Kafka and Postgres, with processes that are killed."""
 
 import asyncio
+import contextlib
 import json
 import random
+import signal
+import sqlite3
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -11,12 +15,13 @@ import pytest
 from schemas.canonical import canonical_json
 from services.chassis.log import Outgoing, TopicPartition
 from services.cli.embedded import Running
+from services.cli.supervised import supervised
 from services.cli.supervisor import Restarts
 from services.projector.generations import drop_views
 from services.projector.rebuild import rebuild
 from tests.support.effects_world import PARTITIONS, TOPIC, EffectsWorld, as_row, effects_world, first_copies
 from tests.support.histories import START_MS, History, plain_turn, troubled_turn
-from tests.support.projector_world import key_of, settings_of
+from tests.support.projector_world import key_of, settings_of, until
 from tests.support.window_sql import CELLS, COUNTED, cells, counts
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(240)]
@@ -157,3 +162,30 @@ async def test_windows_equal_a_count_over_events_whatever_becomes_of_their_worke
     for number in range(260, 266):
         await world.append(history(number))
     await assert_windows_are_the_events(world)
+
+
+async def test_the_reader_of_the_documentation_counts_each_turn_once(world: EffectsWorld, tmp_path: Path) -> None:
+    """It is killed midway, and reads what the other tests have left on the topic, copies among it."""
+    page = (Path(__file__).parents[2] / "docs" / "effects.md").read_text()
+    program, file = tmp_path / "reader.py", tmp_path / "mine.db"
+    call = f"asyncio.run(count_turns({world.kafka!r}, {str(file)!r}, {PARTITIONS}))"
+    program.write_text(page.split("```python\n")[1].split("```")[0] + "\n\n" + call)
+    world.supervisor.start("projector")
+    for number in range(300, 310):
+        await world.append(history(number))
+    await world.published()
+    wanted: dict[str, int] = {}
+    for effects in (await world.effects()).values():
+        for effect in first_copies(effects):
+            if effect.facts is not None and effect.facts.turn_ms is not None:
+                wanted[effect.tenant] = wanted.get(effect.tenant, 0) + 1
+
+    async def counted() -> dict[str, int]:
+        with contextlib.suppress(sqlite3.OperationalError):
+            return dict(sqlite3.connect(file).execute("select * from turns"))
+        return {}
+
+    for is_enough in (bool, lambda found: sum(found.values()) > 20, lambda found: found == wanted):
+        with supervised([sys.executable, str(program)], log=tmp_path / "reader.log", stop_signal=signal.SIGKILL):
+            await until(counted, is_enough)
+    assert await counted() == wanted

@@ -31,6 +31,7 @@ class EffectsWorld:
     log: KafkaLog
     connection: asyncpg.Connection
     supervisor: Supervisor
+    kafka: str
     appended: dict[int, int] = field(default_factory=dict)
     """Records of each partition."""
 
@@ -112,7 +113,7 @@ async def effects_world(
     connection = await asyncpg.connect(dsn)
     try:
         async with Supervisor({**os.environ, **own}, logs) as supervisor:
-            world = EffectsWorld(log, connection, supervisor)
+            world = EffectsWorld(log, connection, supervisor, kafka)
             tps = [TopicPartition(SOURCE, partition) for partition in range(PARTITIONS)]
             world.appended = {tp.partition: end for tp, end in (await log.end_offsets(tps)).items() if end}
             yield world
