@@ -1,6 +1,7 @@
--- The stored state of a thread and, where that is what is asked for ($3 is null, or its seq), what a model is shown of
--- it: one statement, so one snapshot. No more items than $4, and no more once they take $5 bytes as stored; `shown` is
--- how many there are, whatever the limits. Of a thread whose views stand still there are none: it is folded anew.
+-- The stored state of a thread (in the first row alone) and, where that is what is asked for ($3 is null, or its seq),
+-- what a model is shown of it: one statement, so one snapshot. No more items than $4, and no more once they take $5
+-- bytes as stored; `shown` is how many there are, whatever the limits. Of a thread whose views stand still there are
+-- none: it is folded anew.
 with stored as (
     select tenant, thread, topic, "partition", "offset", fold_version, quarantined,
         (state ->> 'seq')::bigint as seq, state::text as state
@@ -19,21 +20,17 @@ summary as (
     limit 1
 ),
 context as (
-    select i.seq, i.part, i.kind, i.turn, i.step, i.place, i.content, i.digest, i.input, i.call
-    from wanted w
-    join views.items i on i.tenant = w.tenant and i.thread = w.thread
-    left join summary on true
-    where i.place > coalesce(summary.through_seq, 0)
-        and i.rewound_at is null
-        and (i.kind <> 'summary' or i.seq = summary.seq)
-        and not (
-            i.kind = 'tool_result'
-            and exists (
-                select from views.items c
-                where c.tenant = i.tenant and c.thread = i.thread and c.call = i.call and c.kind = 'tool_call'
-                    and c.place <= summary.through_seq
-            )
-        )
+    select seq, part, kind, turn, step, place, content, digest, input, call
+    from views.items
+    where tenant = (select tenant from wanted) and thread = (select thread from wanted)
+        and seq > coalesce((select through_seq from summary), 0)
+        and input is null and place is not null and rewound_at is null and compacted_at is null
+    union all
+    select seq, part, kind, turn, step, place, content, digest, input, call
+    from views.items
+    where tenant = (select tenant from wanted) and thread = (select thread from wanted)
+        and place > coalesce((select through_seq from summary), 0)
+        and input is not null and dropped is null and rewound_at is null and compacted_at is null
 ),
 measured as (
     select *,
@@ -48,7 +45,9 @@ measured as (
     from context
 )
 select
-    s.topic, s."partition", s."offset", s.fold_version, s.quarantined, s.seq, s.state, w.seq is not null as is_wanted,
+    s.topic, s."partition", s."offset", s.fold_version, s.quarantined, s.seq,
+    case when coalesce(m.number, 1) = 1 then s.state end as state,
+    w.seq is not null as is_wanted,
     coalesce(m.shown, 0) as shown,
     m.seq as item_seq, m.part, m.kind, m.turn, m.step, m.place, m.content::text as content, m.digest, m.input, m.call
 from stored s
