@@ -9,7 +9,7 @@ from http import HTTPStatus
 from typing import Self
 
 import structlog
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, disable_created_metrics, generate_latest
 
 REQUEST_BYTES_MAX = 8_192
 REQUEST_SECONDS = 5.0
@@ -35,6 +35,8 @@ class Probes:
         cls, host: str, port: int, registry: CollectorRegistry, *, not_ready: Check, not_live: Check = lambda: None
     ) -> Self:
         """Port 0 takes a free one: see `port`."""
+        # Else a second series beside each counter and histogram, for which nobody asks.
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # the library's own
         probes = cls(registry, not_ready, not_live)
         probes._server = await asyncio.start_server(probes._serve, host, port, limit=REQUEST_BYTES_MAX)
         logger.info("probes_listening", host=host, port=probes.port)

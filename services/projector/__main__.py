@@ -46,6 +46,7 @@ async def serve(settings: ProjectorSettings, lifecycle: Lifecycle) -> None:
         return None if meter is None else meter.not_live()
 
     async with surroundings(settings, "projector", registry, not_ready=not_ready, not_live=not_live) as around:
+        lifecycle.spawn(around.metrics.watch_event_loop(), "event loop watch")
         stores = PostgresStores(settings.postgres_dsn, settings)
         building = own_generation_live(around.log, stores, settings.postgres_dsn, settings, metrics)
         if not await done_before(lifecycle.stopping, building):
@@ -64,7 +65,6 @@ async def serve(settings: ProjectorSettings, lifecycle: Lifecycle) -> None:
             waits=Waits(registry),
         )
         lifecycle.spawn(meter.run(), "lag")
-        lifecycle.spawn(around.metrics.watch_event_loop(), "event loop watch")
         await projector.run(lifecycle.stopping)
 
 
