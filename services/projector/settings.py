@@ -68,6 +68,8 @@ class ProjectorSettings(Settings):
     """How long a rebuild that is ahead of the live views waits for them, to compare both at an equal position."""
     projector_verify_seconds_max: float = Field(default=86_400, gt=0)
     """A verification that is not done by then gives up."""
+    projector_verify_idle_seconds: float = Field(default=60, gt=0)
+    """A verification gives up where the log gives nothing for so long and does not end there."""
     projector_verify_rounds_max: int = Field(default=20, ge=1)
     """How often a verification reads on to where the live views are by then, before it compares them in a snapshot."""
     projector_last_record_seconds: float = Field(default=10.0, gt=0)

@@ -132,7 +132,8 @@ class _Verification:
         self._report = Report(live.number, None if asked.thread is None else str(asked.thread))
         self._contexts = None if asked.thread is None else Contexts(asked.thread)
         self._loop = asyncio.get_running_loop()
-        self._started = self._loop.time()
+        self._started = self._moved_at = self._loop.time()
+        self._done = 0
 
     async def run(self) -> Report:
         log, settings, thread = self._log, self._settings, self._asked.thread
@@ -222,6 +223,13 @@ class _Verification:
     def _say_read(self, build: Build, targets: Positions) -> None:
         at = build.positions()
         done = sum(at[tp] - self._begins[tp] for tp in targets)
+        if done != self._done:
+            self._done, self._moved_at = done, self._loop.time()
+        elif self._loop.time() > self._moved_at + self._settings.projector_verify_idle_seconds:
+            raise VerifyError(
+                f"the log gave nothing for {self._settings.projector_verify_idle_seconds:g} s, though it does not end "
+                f"there: {', '.join([f'{tp.partition}:{at[tp]}' for tp in sorted(targets) if at[tp] < targets[tp]])}"
+            )
         total = sum(max(end, at[tp]) - self._begins[tp] for tp, end in targets.items())
         self._on_progress(Progress("reading", None, done, total, self._loop.time() - self._started))
 

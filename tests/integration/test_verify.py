@@ -16,12 +16,13 @@ from schemas.canonical import data_hash
 from schemas.events import ArtifactRecorded
 from schemas.ids import TenantId, ThreadId, ThreadKey
 from schemas.topics import THREAD_EVENTS
+from services.chassis.kafka_readers import AssignedReader
 from services.chassis.log import Outgoing
 from services.chassis.sql_files import SqlFiles
 from services.cli.embedded import Running
 from services.projector.errors import BusyError, OtherLogError
 from services.projector.exclusive import Exclusive
-from services.projector.generations import FOLDER, TABLES, checksum_columns, ensure_live, migrate
+from services.projector.generations import FOLDER, TABLES, checksum_columns, migrate
 from services.projector.verify import VerifyError
 from services.projector.verify_rows import KeyColumn, Restriction, Side, compare_rows
 from tests.support.histories import USER, History, compacted
@@ -425,10 +426,26 @@ async def _is_free(place: VerifyPlace) -> bool:
 
 
 @pytest.mark.kafka
-async def test_what_cannot_be_verified_is_said(database: str, own_kafka: Running) -> None:
+async def test_what_cannot_be_verified_is_said(
+    database: str, own_kafka: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with verify_place(database, own_kafka.address, {}) as place:
         with pytest.raises(VerifyError, match="there are no views"):
             await place.verify()
-        await ensure_live(database, place.settings, "another cluster")
+        await place.append({0: [Outgoing(b"nobody", b"x")]})
+        await place.project()
+        place.settings = place.settings.model_copy(update={"projector_verify_idle_seconds": 0.2})
+        with monkeypatch.context() as patched:
+            patched.setattr(AssignedReader, "poll", _nothing)
+            with pytest.raises(VerifyError, match=r"gave nothing for 0\.2 s, though it does not end there: 0:0"):
+                await place.verify()
+        assert await place.scratches() == []
+        assert (await place.verify()).findings == 0
+        await place.connection.execute("update threadlog.generations set cluster_id = 'another cluster'")
         with pytest.raises(OtherLogError, match="another cluster"):
             await place.verify()
+
+
+async def _nothing(_: object, timeout_ms: int) -> list[object]:
+    await asyncio.sleep(timeout_ms / 1000)
+    return []
