@@ -57,7 +57,7 @@ class Exclusive:
             if not await connection.fetchval("select pg_try_advisory_lock($1)", ADVISORY_LOCK):
                 await connection.close()
                 raise BusyError(
-                    "another rebuild, or a drop of views, is running on this database; wait until it has ended"
+                    "another rebuild, verification or drop is running on this database; wait until it has ended"
                 )
             self._connection = connection
         return self._connection

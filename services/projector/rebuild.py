@@ -135,15 +135,21 @@ async def _begun(
 ) -> Generation:
     """What is to be filled: the last unfinished one, if it can be gone on with, or a new one."""
     kept: Generation | None = None
+    gone = await alone.do(lambda connection: unfinished_generations(connection, "scratch"))
     for unfinished in reversed(await alone.do(unfinished_generations)):
         can_go_on = not restart and kept is None and await _can_go_on(alone, log, settings, unfinished, cluster_id)
         if can_go_on:
             kept = unfinished
         else:
-            await alone.do(lambda connection, gone=unfinished: drop_generation(connection, gone))  # type: ignore[misc]  # a lambda with a default
-
+            gone.append(unfinished)
+    await alone.do(lambda connection: _drop_all(connection, gone))
     logger.info("rebuild_begins", goes_on_with=None if kept is None else kept.number)
     return kept if kept is not None else await alone.do(lambda connection: _created(connection, cluster_id))
+
+
+async def _drop_all(connection: asyncpg.Connection, generations: Sequence[Generation]) -> None:
+    for generation in generations:
+        await drop_generation(connection, generation)
 
 
 async def _created(connection: asyncpg.Connection, cluster_id: str) -> Generation:

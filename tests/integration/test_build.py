@@ -1,6 +1,7 @@
 """A generation that is filled up to where it is told to."""
 
 import asyncio
+import random
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -8,7 +9,7 @@ import asyncpg
 import pytest
 
 from schemas.topics import THREAD_EVENTS
-from services.chassis.log import TopicPartition
+from services.chassis.log import Outgoing, TopicPartition
 from services.projector.build import Build
 from services.projector.database import connect
 from services.projector.errors import FenceError
@@ -16,7 +17,7 @@ from services.projector.generations import create_generation, migrate, view_chec
 from services.projector.postgres_store import PostgresStore
 from services.projector.store import Generation
 from tests.support.histories import History, plain_turn
-from tests.support.projector_world import PARTITIONS, World, key_of, settings_of
+from tests.support.projector_world import PARTITIONS, World, key_of, random_records, settings_of
 
 TOPIC = THREAD_EVENTS.name
 
@@ -137,3 +138,51 @@ async def test_a_rate_holds_it_back(world: World) -> None:
     await build.close()
     assert seconds >= (sum(ends.values()) - 100) / 100
     assert (await _stored(world, generation))[1] == {tp.partition: end for tp, end in ends.items() if end}
+
+
+async def test_the_same_rows_whatever_the_batches_the_workers_and_the_ends_in_between(world: World) -> None:
+    """Of a long history in which anything happens, with records in between that nobody can read."""
+    for record in random_records(11, threads=24, moves=80):
+        partition = record.partition if record.key is None else world.client.partition_for(record.key, PARTITIONS)
+        outgoing = Outgoing(record.key or b"", record.value, record.headers, record.timestamp_ms)
+        await world.client.appender.append(TOPIC, partition, [outgoing])
+    ends = await _ends(world)
+    sums = []
+    for batch_records_max, workers, crashes in ((5_000, 1, 0), (1, 4, 0), (97, 2, 6), (13, 3, 9)):
+        generation = await _scratch(world)
+        for _ in range(crashes):
+            await _crashed(world, generation, ends, batch_records_max, workers)
+        for numbers in (list(range(PARTITIONS))[worker::workers] for worker in range(workers)):
+            part = {tp: end for tp, end in ends.items() if tp.partition in numbers}
+            settings = {"projector_batch_records_max": batch_records_max, "projector_states_max": batch_records_max}
+            build = _build(world, generation, partitions=numbers, settings=settings)
+            await build.open()
+            await build.read_to(part)
+            await build.close()
+        sums.append(await view_checksums(world.connection, generation.schema))
+    assert [one == sums[0] for one in sums] == [True] * 4, [
+        {name: (sums[0][name], one[name]) for name in one if one[name] != sums[0][name]} for one in sums
+    ]
+    assert sums[0]["events"][0] + sums[0]["dead_letters"][0] >= sum(ends.values())
+
+
+async def _crashed(
+    world: World, generation: Generation, ends: dict[TopicPartition, int], batch_records_max: int, workers: int
+) -> None:
+    """Builds that run beside each other and are cut off in the midst of what they do."""
+    rng = random.Random(batch_records_max)
+
+    async def build_some(numbers: list[int]) -> None:
+        settings = {"projector_batch_records_max": batch_records_max}
+        build = _build(world, generation, f"worker-{numbers[0]}", partitions=numbers, settings=settings)
+        try:
+            await build.open()
+            await build.read_to({tp: end for tp, end in ends.items() if tp.partition in numbers})
+        finally:
+            await build.close()
+
+    tasks = [asyncio.create_task(build_some(list(range(PARTITIONS))[worker::workers])) for worker in range(workers)]
+    await asyncio.sleep(0.1 + 0.3 * rng.random())
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)

@@ -1,12 +1,14 @@
 """Rebuilding the views beside the live ones."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 
 import asyncpg
 import pytest
 
 from services.chassis.log import Outgoing
+from services.chassis.tenancy import TenantPool
 from services.projector.errors import BusyError, RebuildError
 from services.projector.generations import (
     ADVISORY_LOCK,
@@ -159,3 +161,62 @@ async def test_a_rebuild_builds_the_views_of_a_new_log_over_those_of_another(wor
     async with world.projector():
         await world.append_history(plain_turn(History(key_of(2))))
         await world.all_shown()
+
+
+async def test_reads_that_were_prepared_for_other_columns_go_on_after_the_swap(world: World) -> None:
+    """As when a new version of the projection has columns of other types, or more of them."""
+    async with world.projector():
+        for number in range(10):
+            await world.append_history(plain_turn(History(key_of(number))))
+        await world.all_shown()
+    progress: list[Progress] = []
+    settings = settings_of(world.dsn, projector_swap_tries_max=1, projector_swap_lock_seconds=0.05)
+    holder = await asyncpg.connect(world.dsn)
+    async with holder.transaction():
+        await holder.fetch("select * from views.threads")
+        with pytest.raises(RebuildError):
+            await rebuild(world.broker.connect("rebuild"), world.dsn, settings, progress.append)
+    await holder.close()
+    await world.connection.execute("alter table views_g2.threads alter column title type varchar(300)")
+    await world.connection.execute("alter table views_g2.threads alter column queued type bigint")
+    await world.connection.execute("alter table views_g2.threads add column more int")
+
+    pool = await asyncpg.create_pool(world.dsn, min_size=4, max_size=4)
+    tenants = TenantPool(pool)
+    done = asyncio.Event()
+    seen: set[tuple[int, int]] = set()
+
+    async def read(fetch: Callable[[str], Awaitable[list[asyncpg.Record]]]) -> None:
+        while not done.is_set():
+            for columns in ("*", "title, queued", "queued"):
+                rows = await fetch(f"select {columns} from views.threads where tenant = 'tenant-1'")
+                seen.add((len(rows[0]), len(rows)))
+
+    async with asyncio.TaskGroup() as tasks:
+        for _ in range(2):
+            tasks.create_task(read(pool.fetch))
+            tasks.create_task(read(partial(tenants.fetch, "tenant-1")))
+            tasks.create_task(read(tenants.fetch_as_operator))
+        await asyncio.sleep(0.3)
+        new = await rebuild(world.broker.connect("rebuild"), world.dsn, settings_of(world.dsn), progress.append)
+        await asyncio.sleep(0.3)
+        done.set()
+    await pool.close()
+    assert new.number == 2
+    assert {rows for _, rows in seen} == {3}
+    assert max(columns for columns, _ in seen) == len(await world.connection.fetchrow("select * from views.threads"))
+
+
+async def test_a_view_of_somebody_else_on_columns_that_go_is_named(world: World) -> None:
+    async with world.projector():
+        await world.append_history(plain_turn(History(key_of(1))))
+        await world.all_shown()
+    await world.connection.execute("create schema mine")
+    await world.connection.execute("create view mine.titles as select title from views.threads")
+    assert (await rebuild(world.client, world.dsn, settings_of(world.dsn), lambda _: None)).number == 2
+    definition = "create or replace view views.threads as select *, 1 as no_longer_there from views_g2.threads"
+    await world.connection.execute(definition)
+    with pytest.raises(RebuildError, match=r"mine\.titles.*run it again"):
+        await rebuild(world.client, world.dsn, settings_of(world.dsn), lambda _: None)
+    await world.connection.execute("drop schema mine cascade")
+    assert (await rebuild(world.client, world.dsn, settings_of(world.dsn), lambda _: None)).number == 3
