@@ -12,8 +12,9 @@ from typing import Any
 import promql_parser as promql
 import pytest
 import yaml
+from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
-from services.cli.metrics_reference import SUFFIXES, reference
+from services.cli.metrics_reference import SECTIONS, SUFFIXES, reference
 
 ROOT = Path(__file__).parents[2]
 PROMETHEUS = ROOT / "deploy" / "prometheus"
@@ -218,9 +219,11 @@ def test_a_label_that_the_result_has_not_is_found() -> None:
 # Promtool
 
 
-def promtool(*arguments: str) -> str:
+def promtool(*arguments: str, told: str = "") -> str:
     assert PROMTOOL is not None
-    done = subprocess.run([PROMTOOL, *arguments], cwd=PROMETHEUS, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [PROMTOOL, *arguments], cwd=PROMETHEUS, input=told, capture_output=True, text=True, check=False
+    )
     return "" if done.returncode == 0 else done.stdout + done.stderr
 
 
@@ -233,6 +236,16 @@ needs_promtool = pytest.mark.skipif(
 def test_prometheus_takes_the_configuration_and_the_rules() -> None:
     assert promtool("check", "config", "prometheus.yml") == ""
     assert promtool("check", "rules", "alerts.yml") == ""
+
+
+@needs_promtool
+def test_prometheus_has_no_complaint_about_names_and_units() -> None:
+    registry = CollectorRegistry()
+    for _, _, register in SECTIONS:
+        register(registry)
+    assert promtool("check", "metrics", told=generate_latest(registry).decode()) == ""
+    Gauge("threadlog_delay_milliseconds", "A slip.", registry=registry)
+    assert "milliseconds" in promtool("check", "metrics", told=generate_latest(registry).decode())
 
 
 @needs_promtool
