@@ -271,7 +271,7 @@ class Rebuild:
         looks_since_it_moved = STANDS_STILL_LOOKS
         try:
             while True:
-                with contextlib.suppress(LogError, *AWAY):
+                with contextlib.suppress(LogError, asyncpg.PostgresError, *AWAY):
                     if connection is None or connection.is_closed():
                         connection = await connect(self._dsn, settings)
                     stored = await stored_positions(connection, live)
