@@ -363,8 +363,9 @@ class EffectsRelay:
     async def _store_positions(self, positions: Mapping[int, int]) -> None:
         try:
             await self._store.move(SOURCE, self._cluster_id, positions)
-        except ProjectorError as error:
-            logger.info("effects_positions_not_stored", error=repr(error))
+        except Exception as error:  # it is tried again; until then a crash repeats more
+            self._metrics.effects_retries.inc()
+            logger.warning("effects_positions_not_stored", error=repr(error))
             self._store_again_at = asyncio.get_running_loop().time() + self._settings.projector_retry_seconds
             return
         for partition, position in positions.items():
