@@ -363,7 +363,7 @@ class EffectsRelay:
     async def _store_positions(self, positions: Mapping[int, int]) -> None:
         try:
             await self._store.move(SOURCE, self._cluster_id, positions)
-        except Exception as error:  # it is tried again; until then a crash repeats more
+        except Exception as error:  # noqa: BLE001  # it is tried again; until then a crash repeats more
             self._metrics.effects_retries.inc()
             logger.warning("effects_positions_not_stored", error=repr(error))
             self._store_again_at = asyncio.get_running_loop().time() + self._settings.projector_retry_seconds
