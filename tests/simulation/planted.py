@@ -44,7 +44,11 @@ LIVE = "services.ingest.live"
 WATCH = "services.ingest.watch"
 TABLES = "tests.support.memory_tables"
 VIEWS_TWIN = "tests.support.memory_views"
+CONNECTION_TWIN = "tests.support.memory_connection"
 APPLY = "services.projector.apply"
+LOOP = "services.projector.loop"
+EFFECTS = "services.projector.effects"
+SWAP = "services.projector.swap"
 
 SLOW_LOG = {"fetch_seconds_max": 1, "append_seconds_max": 0.2}
 TWO_RUNTIMES = SLOW_LOG | {"zombie_runtime": True, "acts": 5, "approval": "never", "threads": 3}
@@ -66,6 +70,8 @@ RACING = TWO_RUNTIMES | {
 }
 
 REFUSING = {"refused": 0.05, "moves_every": 0.3, "database_seconds_max": 0.1}
+RELAYING = {"moves_every": 0.3, "append_seconds_max": 0.2, "projectors": 2, "append_trouble": 0.04, "view_commands": 2}
+REBUILDING = {"view_commands": 5, "moves_every": 0.3, "database_seconds_max": 0.1, "append_seconds_max": 0.2}
 
 RULES = (
     Planted(
@@ -315,6 +321,64 @@ VIEWS = (
         """    if state is None:
 """,
         choices=REFUSING,
+    ),
+    Planted(
+        "effects-stored-as-told-before-they-are",
+        EFFECTS,
+        """{p: held.relay.published for p, held in""",
+        """{p: held.relay.committed for p, held in""",
+        choices=RELAYING,
+    ),
+    Planted(
+        "effects-with-a-gap",
+        EFFECTS,
+        """        if to_offset <= end or from_offset > end:
+""",
+        """        if to_offset <= end:
+""",
+        choices=RELAYING,
+    ),
+    Planted(
+        "effects-begin-at-the-end",
+        EFFECTS,
+        """            position = await self._after_the_last_effect(partition)
+""",
+        """            position = held.claimed_to
+""",
+        choices=RELAYING,
+    ),
+    Planted(
+        "swap-behind-the-live-generation",
+        SWAP,
+        """                targets = {tp: max(end, stored.get(tp.partition, 0)) for tp, end in ends.items()}
+""",
+        """                targets = filling.positions()
+""",
+        choices=REBUILDING,
+    ),
+    Planted(
+        "swap-beside-a-writer",
+        CONNECTION_TWIN,
+        """        self.session.lock_positions(made.generation)
+""",
+        "",
+        choices=REBUILDING,
+    ),
+    Planted(
+        "claim-in-a-generation-that-was-swapped",
+        LOOP,
+        """        if held != live:
+""",
+        """        if held.number > live.number:
+""",
+        choices=REBUILDING,
+    ),
+    Planted(
+        "dead-letters-of-a-swap-not-told",
+        SWAP,
+        """publish_from=stored)""",
+        """publish_from=None)""",
+        choices=REBUILDING | {"refused": 0.2},
     ),
 )
 
