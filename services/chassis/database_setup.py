@@ -7,6 +7,7 @@ else that is found here would go wrong again at the next start, and one line say
 import asyncio
 import errno
 import os
+import re
 import socket
 from collections.abc import Sequence
 from typing import Final
@@ -20,6 +21,8 @@ from services.chassis.roles import check_roles, check_version
 from services.chassis.settings import Settings
 
 DSN: Final = "THREADLOG_POSTGRES_DSN"
+PORT_MAX: Final = 65_535
+_PORT: Final = re.compile(r":(\d+)$")
 UNKNOWN_HOST: Final = frozenset({socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME)})
 """There is no such host; other failures to look one up may pass."""
 
@@ -78,6 +81,8 @@ async def require_database(settings: Settings, owners: Sequence[str], takes: Seq
 
 async def connect(settings: Settings, role: str) -> asyncpg.Connection:
     """Raises DatabaseAwayError and DatabaseSetupError, which say what to do. Without a role as the login."""
+    if not _has_possible_ports(settings.postgres_dsn):  # an event loop may cut the number off at 16 bits
+        raise DatabaseSetupError(explain(ValueError(), settings, role))
     try:
         return await asyncpg.connect(
             settings.postgres_dsn,
@@ -138,13 +143,21 @@ def target(dsn: str) -> tuple[str, str, str]:
     """User, `host:port` and database name, as far as the text has them."""
     try:
         parts = urlsplit(dsn)
-        query = parse_qs(parts.query)
-        user = parts.username or query.get("user", [os.environ.get("PGUSER", "the default user")])[0]
-        host = parts.hostname or query.get("host", [os.environ.get("PGHOST", "localhost")])[0]
-        port = parts.port or query.get("port", [os.environ.get("PGPORT", "5432")])[0]
     except ValueError:
         return "?", "?", "?"
-    return user, host if host.startswith("/") else f"{host}:{port}", parts.path.lstrip("/") or user
+    query = parse_qs(parts.query)
+    user = parts.username or query.get("user", [os.environ.get("PGUSER", "the default user")])[0]
+    where = parts.netloc.rpartition("@")[2] or query.get("host", [os.environ.get("PGHOST", "localhost")])[0]
+    if not where.startswith("/") and not _PORT.search(where):
+        where += ":" + query.get("port", [os.environ.get("PGPORT", "5432")])[0]
+    return user, where, parts.path.lstrip("/") or user
+
+
+def _has_possible_ports(dsn: str) -> bool:
+    """Of `host:port,host:port`."""
+    where = dsn.partition("://")[2].partition("/")[0].rpartition("@")[2]
+    ports = [found[1] for host in where.split(",") if (found := _PORT.search(host))]
+    return all(0 < int(port) <= PORT_MAX for port in ports)
 
 
 def _is_unknown_host(error: BaseException) -> bool:

@@ -60,7 +60,7 @@ class Settings(BaseSettings):
     """Chosen once: changing it later would move keys to other partitions."""
     topic_replication_factor: int = Field(default=1, ge=1)
 
-    postgres_dsn: str = "postgresql://threadlog@127.0.0.1:5432/threadlog"
+    postgres_dsn: str = Field(default="postgresql://threadlog@127.0.0.1:5432/threadlog", repr=False)
     postgres_pool_min: int = Field(default=0, ge=0)
     """With 0 a service starts while its database is away."""
     postgres_pool_max: int = Field(default=8, ge=1)

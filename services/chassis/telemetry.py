@@ -10,6 +10,7 @@ from typing import Literal
 
 import orjson
 import structlog
+from structlog.tracebacks import ExceptionDictTransformer
 
 LIBRARY_LEVEL = logging.WARNING
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
@@ -33,7 +34,8 @@ def configure_logging(
         structlog.configure(
             processors=[
                 *shared,
-                structlog.processors.dict_tracebacks,
+                # Without the values of variables: settings hold passwords, records what people wrote.
+                structlog.processors.ExceptionRenderer(ExceptionDictTransformer(show_locals=False)),
                 structlog.processors.JSONRenderer(serializer=_to_json),
             ],
             wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[level]),
@@ -42,12 +44,16 @@ def configure_logging(
         )
     else:
         structlog.configure(
-            processors=[*shared, structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())],
+            processors=[*shared, _console()],
             wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[level]),
             logger_factory=structlog.PrintLoggerFactory(sys.stderr),
             cache_logger_on_first_use=True,
         )
     logging.basicConfig(handlers=[_ToStructlog()], level=LIBRARY_LEVEL, force=True)
+
+
+def _console() -> structlog.dev.ConsoleRenderer:
+    return structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback)
 
 
 class _ToStructlog(logging.Handler):

@@ -12,6 +12,7 @@ early = structlog.get_logger()
 configure_logging(sys.argv[1], "runtime", "runtime-0", "info")
 early.info("turn_ended", thread="t/a", seconds=1.5)
 early.debug("not_shown")
+password = "hunter" + "2"
 try:
     raise ValueError("broken")
 except ValueError:
@@ -46,3 +47,7 @@ def test_console_lines() -> None:
     assert "turn_ended" in shown
     assert "ValueError: broken" in shown
     assert "not_shown" not in shown
+
+
+def test_values_of_variables_are_not_told() -> None:
+    assert "hunter2" not in run("json") + run("console")
