@@ -277,7 +277,7 @@ class Ops:
 
     async def _count_open(self, _: _Look) -> None:
         """Where it fails the metrics stay as they were."""
-        [row] = await self._database.fetch_as_operator(self._sql["ops_open"], TOPIC)
+        [row] = await self._database.fetch_as_operator(self._sql["ops_open"])
         self._metrics.open_turns.set(row["open_turns"])
         self._metrics.waiting_approvals.set(row["waiting_approvals"])
         self._metrics.unknown_calls.set(row["unknown_calls"])

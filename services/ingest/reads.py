@@ -21,17 +21,21 @@ from services.ingest.views import format_moment
 
 OFFSET_MAX = 2**63 - 1
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+_BEFORE_THE_FIRST = dt.datetime.max.replace(tzinfo=dt.UTC)
+"""Of what is listed with the newest first."""
 
 
 class List(NamedTuple):
     """A list of a thread, or of a tenant's threads: its statement, and the columns by which it is ordered. The
-    statement takes the tenant, the thread (of a tenant's list: or null), a key, and how many rows after it.
+    statement takes the tenant, the thread (not for a tenant's list), a key, and how many rows after it.
     """
 
     query: str
     order: tuple[str, ...]
     start: tuple[int | str, ...]
     """A key before the first."""
+    of_thread: str = ""
+    """Of a tenant's list: its statement where only one thread is asked for."""
 
 
 ITEMS = List("page_items", ("seq", "part"), (0, -1))
@@ -39,8 +43,10 @@ INPUTS = List("page_inputs", ("seq",), (0,))
 TURNS = List("page_turns", ("turn",), (0,))
 STEPS = List("page_steps", ("turn", "step"), (0, 0))
 TOOL_CALLS = List("page_tool_calls", ("turn", "step", "index"), (0, 0, -1))
-APPROVALS = List("page_approvals", ("thread", "turn", "step", "index"), ("", 0, 0, -1))
-UNKNOWN_CALLS = List("page_unknown_calls", ("thread", "turn", "step", "index"), ("", 0, 0, -1))
+APPROVALS = List("page_approvals", ("thread", "turn", "step", "index"), ("", 0, 0, -1), "page_approvals_of_thread")
+UNKNOWN_CALLS = List(
+    "page_unknown_calls", ("thread", "turn", "step", "index"), ("", 0, 0, -1), "page_unknown_calls_of_thread"
+)
 
 
 class ThreadFilter(NamedTuple):
@@ -107,7 +113,10 @@ class Reads:
 
     async def page(self, of: List, tenant: TenantId, thread: ThreadId | None, cursor: str | None, limit: int) -> Page:
         after = of.start if cursor is None else decode_cursor(cursor, tuple(type(part) for part in of.start))
-        rows = await self._database.fetch(tenant, self._sql[of.query], tenant, thread, *after, limit + 1)
+        query, whose = of.query, [tenant] if thread is None else [tenant, thread]
+        if thread is not None and of.of_thread:
+            query = of.of_thread
+        rows = await self._database.fetch(tenant, self._sql[query], *whose, *after, limit + 1)
         if len(rows) <= limit:
             return Page(rows, None)
         last = rows[limit - 1]
@@ -141,9 +150,9 @@ def parse_at_least(text: str) -> AtLeast:
     return AtLeast(int(partition) if colon else None, int(offset))
 
 
-def _after_thread(cursor: str | None) -> tuple[dt.datetime | None, str | None]:
+def _after_thread(cursor: str | None) -> tuple[dt.datetime, str]:
     if cursor is None:
-        return None, None
+        return _BEFORE_THE_FIRST, ""
     created, thread = decode_cursor(cursor, (int, str))
     try:
         return _EPOCH + dt.timedelta(microseconds=int(created)), str(thread)

@@ -34,7 +34,7 @@ POSTGRES_EPOCH_US: Final = 946_684_800_000_000
 TIME_MS_MAX: Final = 253_402_300_799_999
 """The end of the year 9999: what readers' languages can hold."""
 
-_WRITER: Final[Mapping[str, str]] = {
+WRITER: Final[Mapping[str, str]] = {
     # What is lost with a crash of the database is projected again, from the stored positions.
     "synchronous_commit": "off",
     # The plan of a statement is made when the tables are empty and kept: without these it would scan them for ever.
@@ -48,7 +48,7 @@ async def connect(dsn: str, settings: ProjectorSettings, schema: str | None = No
     of_writer: dict[str, str] = {}
     if schema is not None:
         idle_ms = int(1000 * settings.projector_transaction_idle_seconds)
-        of_writer = {"search_path": schema, "idle_in_transaction_session_timeout": str(idle_ms), **_WRITER}
+        of_writer = {"search_path": schema, "idle_in_transaction_session_timeout": str(idle_ms), **WRITER}
     connection = await asyncpg.connect(
         dsn,
         timeout=settings.postgres_connect_timeout_seconds,

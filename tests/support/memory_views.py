@@ -257,7 +257,7 @@ def _call_standing(tables: Tables, key: ThreadKey, call: str) -> CallStanding | 
         at = _time(row.get("decided_at"))
         approval = Decided(row.get("decided_by"), row["decision"], at, row.get("decision_reason"))
     if "resolution" in row:
-        at = _time(_resolved_ms(tables, key, call, row["proposed_seq"]))
+        at = _time(row.get("resolved_at"))
         resolution = Decided(row.get("resolved_by"), row["resolution"], at, row.get("note"))
     if "settled_seq" in row:
         settled_by = _stored(tables.of("events", key)[row["settled_seq"],])
@@ -275,17 +275,6 @@ def _call_standing(tables: Tables, key: ThreadKey, call: str) -> CallStanding | 
         result=result,
         settled_by=settled_by,
     )
-
-
-def _resolved_ms(tables: Tables, key: ThreadKey, call: str, after: int) -> int | None:
-    """When it was last resolved."""
-    rows = tables.of("events", key)
-    for seq in range(len(rows), after, -1):
-        record = folded(rows[seq,])
-        is_resolution = (record.kind, record.effect) == ("tool_call.resolved", "applied")
-        if is_resolution and record.data is not None and orjson.loads(record.data)["call"] == call:
-            return record.time_ms
-    return None
 
 
 def _result(tables: Tables, key: ThreadKey, call: str, seq: int) -> JsonValue:

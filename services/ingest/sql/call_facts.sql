@@ -10,5 +10,7 @@ from (
     from views.thread_states as s
     where s.tenant = $1 and s.thread = $2
 ) as standing
-left join views.tool_calls as c on c.tenant = standing.tenant and c.thread = standing.thread and c.call = $3
+left join views.tool_calls as c
+    on c.tenant = standing.tenant and c.thread = standing.thread and c.turn = split_part($3, '.', 1)::bigint
+    and c.step = split_part($3, '.', 2)::bigint and c.index = split_part($3, '.', 3)::int
 where standing.call is not null or c.call is not null

@@ -6,8 +6,7 @@ from views.tool_calls as c
 left join views.turns as t on t.tenant = c.tenant and t.thread = c.thread and t.turn = c.turn
 where
     c.tenant = $1
-    and ($2::text is null or c.thread = $2)
     and c.status = 'waiting'
-    and (c.thread, c.turn, c.step, c.index) > ($3::text, $4::bigint, $5::bigint, $6::bigint)
+    and (c.thread, c.turn, c.step, c.index) > ($2::text, $3::bigint, $4::bigint, $5::bigint)
 order by c.thread, c.turn, c.step, c.index
-limit $7
+limit $6

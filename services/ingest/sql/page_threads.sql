@@ -4,7 +4,7 @@ select
 from views.threads
 where
     tenant = $1
-    and ($2::timestamptz is null or (created_at, thread) < ($2, $3::text))
+    and (created_at, thread) < ($2::timestamptz, $3::text)
     and ($4::boolean is null or archived = $4)
     and ($5::text is null or status = $5)
     and ($6::timestamptz is null or updated_at > $6)

@@ -19,17 +19,20 @@ summary as (
     order by i.seq desc
     limit 1
 ),
+standing as (
+    select coalesce(max(through_seq), 0) as through_seq from summary
+),
 context as (
     select seq, part, kind, turn, step, place, content, digest, input, call
     from views.items
     where tenant = (select tenant from wanted) and thread = (select thread from wanted)
-        and seq > coalesce((select through_seq from summary), 0)
+        and seq > (select through_seq from standing)
         and input is null and place is not null and rewound_at is null and compacted_at is null
     union all
     select seq, part, kind, turn, step, place, content, digest, input, call
     from views.items
     where tenant = (select tenant from wanted) and thread = (select thread from wanted)
-        and place > coalesce((select through_seq from summary), 0)
+        and place > (select through_seq from standing)
         and input is not null and dropped is null and rewound_at is null and compacted_at is null
 ),
 measured as (

@@ -1,23 +1,24 @@
 -- What the model sees of a thread: the summary in force, if there is one, and what came after what it stands for.
-with summary as (
-    select (content ->> 'through_seq')::bigint as through_seq
-    from views.items
-    where tenant = $1 and thread = $2 and kind = 'summary' and rewound_at is null
-    order by seq desc
-    limit 1
-), start as (
-    select coalesce((select through_seq from summary), 0) as seq
+with standing as (
+    select coalesce(max(through_seq), 0) as through_seq
+    from (
+        select (content ->> 'through_seq')::bigint as through_seq
+        from views.items
+        where tenant = $1 and thread = $2 and kind = 'summary' and rewound_at is null
+        order by seq desc
+        limit 1
+    ) as summary
 )
 select kind, turn, step, content
 from (
-    select i.seq, i.part, i.kind, i.turn, i.step, i.place, i.content, i.rewound_at, i.compacted_at
-    from start, views.items i
-    where i.tenant = $1 and i.thread = $2 and i.seq > start.seq
+    select seq, part, kind, turn, step, place, content
+    from views.items
+    where tenant = $1 and thread = $2 and seq > (select through_seq from standing)
+        and input is null and place is not null and rewound_at is null and compacted_at is null
     union all
-    select i.seq, i.part, i.kind, i.turn, i.step, i.place, i.content, i.rewound_at, i.compacted_at
-    from start, views.items i -- inputs that came before, and were taken after
-    where i.tenant = $1 and i.thread = $2 and i.input is not null and i.dropped is null
-        and i.place > start.seq and i.seq <= start.seq
+    select seq, part, kind, turn, step, place, content
+    from views.items
+    where tenant = $1 and thread = $2 and place > (select through_seq from standing)
+        and input is not null and dropped is null and rewound_at is null and compacted_at is null
 ) as shown
-where place is not null and rewound_at is null and compacted_at is null
 order by kind <> 'summary', place, seq, part

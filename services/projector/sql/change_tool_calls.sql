@@ -48,4 +48,5 @@ from unnest(
     lease_seconds, evidence, resolution, resolved_by, note, milliseconds, changes, artifacts, settled_seq,
     settled_at, settled_by, resolved_at
 )
-where t.tenant = c.tenant and t.thread = c.thread and t.call = c.call
+where t.tenant = c.tenant and t.thread = c.thread and t.turn = split_part(c.call, '.', 1)::bigint
+    and t.step = split_part(c.call, '.', 2)::bigint and t.index = split_part(c.call, '.', 3)::int

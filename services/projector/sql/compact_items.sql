@@ -16,18 +16,23 @@ from (
     select i.tenant, i.thread, i.seq, i.part, s.compacted_at
     from summaries s
     join items i on i.tenant = s.tenant and i.thread = s.thread and i.seq > s.since and i.seq <= s.through_seq
-    where i.place <= s.through_seq and i.compacted_at is null
+    where i.input is null and i.place is not null and i.compacted_at is null
     union all
     select i.tenant, i.thread, i.seq, i.part, s.compacted_at
     from summaries s
     join items i on i.tenant = s.tenant and i.thread = s.thread and i.input is not null and i.dropped is null
         and i.place > s.since and i.place <= s.through_seq
-    where i.seq <= s.since and i.compacted_at is null
+    where i.compacted_at is null
     union all
     select i.tenant, i.thread, i.seq, i.part, s.compacted_at
     from summaries s
     join items i on i.tenant = s.tenant and i.thread = s.thread and i.seq > s.through_seq and i.seq < s.compacted_at
-    join tool_calls c on c.tenant = i.tenant and c.thread = i.thread and c.call = i.call
-    where i.kind = 'tool_result' and i.place is not null and c.proposed_seq <= s.through_seq and i.compacted_at is null
+    where i.kind = 'tool_result' and i.place is not null and i.compacted_at is null
+        and (
+            select c.proposed_seq
+            from tool_calls c
+            where c.tenant = i.tenant and c.thread = i.thread and c.turn = i.turn and c.step = i.step
+                and c.index = split_part(i.call, '.', 3)::int
+        ) <= s.through_seq
 ) as summed
 where t.tenant = summed.tenant and t.thread = summed.thread and t.seq = summed.seq and t.part = summed.part

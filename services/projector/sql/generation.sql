@@ -133,6 +133,7 @@ create table turns (
     unknown_calls text[],
     primary key (tenant, thread, turn)
 ) with (fillfactor = 80);
+create index turns_open on turns (tenant, thread) where status <> 'ended';
 
 comment on table turns is 'A row per turn: one user goal, from its input to one outcome.';
 comment on column turns.tenant is 'Whose thread it is.';
@@ -273,16 +274,15 @@ create table tool_calls (
     settled_at timestamptz,
     settled_by uuid,
     resolved_at timestamptz,
-    primary key (tenant, thread, call)
+    primary key (tenant, thread, turn, step, index)
 ) with (fillfactor = 80);
-create unique index tool_calls_in_order on tool_calls (tenant, thread, turn, step, index);
 create index tool_calls_for_people on tool_calls (tenant, status, thread, turn, step, index)
     where status in ('waiting', 'unknown');
 
 comment on table tool_calls is 'A row per call that a model proposed. In the schema views it has a column more, result: what came of it.';
 comment on column tool_calls.tenant is 'Whose thread it is.';
 comment on column tool_calls.thread is 'In which it is.';
-comment on column tool_calls.call is 'turn.step.index.';
+comment on column tool_calls.call is 'turn.step.index, such as 3.1.0. To look one up, name the three: they are the key.';
 comment on column tool_calls.turn is 'In which it was proposed.';
 comment on column tool_calls.step is 'In which it was proposed.';
 comment on column tool_calls.index is 'Number within the step, from 0.';
@@ -343,10 +343,11 @@ create table items (
     compacted_at bigint,
     primary key (tenant, thread, seq, part)
 ) with (fillfactor = 80);
--- Inputs in the order in which they came, and in which they were taken; and by their ids.
+-- Inputs in the order in which they came, by their ids, and in the order in which they were taken. Where most threads are
+-- so short that any of these would do, the planner takes the last that fits: long threads depend on it, and a test looks.
 create index items_inputs on items (tenant, thread, seq) where input is not null;
+create index items_by_input on items (tenant, thread, input) where input is not null;
 create index items_taken on items (tenant, thread, place) where input is not null and dropped is null;
-create index items_by_input on items (tenant, thread, input, seq) where input is not null;
 create index items_summaries on items (tenant, thread, seq) where kind = 'summary';
 
 comment on table items is 'What was said: messages, reasoning, calls, results and summaries, as history keeps them. The model sees those with a place that are neither dropped nor rewound nor compacted: the summary first, then by place, seq and part.';
@@ -580,12 +581,30 @@ comment on column dead_letters.value is 'Its first bytes, up to a limit.';
 comment on column dead_letters.value_bytes is 'Its whole length.';
 comment on column dead_letters.fault is 'What is wrong, as a class: one of those that docs/operations.md lists.';
 
+-- A thread has one tenant. Without being told, the planner takes the two for independent, believes that no thread has more
+-- than a row, and then any index that begins with them is as good to it as the one that holds the whole key.
+create statistics thread_states_of_threads (dependencies) on tenant, thread from thread_states;
+create statistics threads_of_threads (dependencies) on tenant, thread from threads;
+create statistics turns_of_threads (dependencies) on tenant, thread from turns;
+create statistics steps_of_threads (dependencies) on tenant, thread from steps;
+create statistics tool_calls_of_threads (dependencies) on tenant, thread from tool_calls;
+create statistics items_of_threads (dependencies) on tenant, thread from items;
+create statistics plans_of_threads (dependencies) on tenant, thread from plans;
+create statistics tasks_of_threads (dependencies) on tenant, thread from tasks;
+create statistics artifacts_of_threads (dependencies) on tenant, thread from artifacts;
+create statistics usage_of_threads (dependencies) on tenant, thread from usage;
+create statistics events_of_threads (dependencies) on tenant, thread from events;
+
 create view tool_calls_with_results as
-select c.*, i.content -> 'content' as result
-from tool_calls c
-left join items i
-    on i.tenant = c.tenant and i.thread = c.thread and i.seq = c.settled_seq and i.call = c.call
-    and i.kind in ('tool_result', 'resolution');
+select
+    c.*,
+    (
+        select i.content -> 'content'
+        from items i
+        where i.tenant = c.tenant and i.thread = c.thread and i.seq = c.settled_seq and i.call = c.call
+            and i.kind in ('tool_result', 'resolution')
+    ) as result
+from tool_calls c;
 
 comment on view tool_calls_with_results is 'The table tool_calls, with the results of the calls.';
 comment on column tool_calls_with_results.result is 'What came of it, once settled: as the model is shown it.';

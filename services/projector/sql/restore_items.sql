@@ -17,12 +17,12 @@ from (
     select i.tenant, i.thread, i.seq, i.part
     from gone g
     join items i on i.tenant = g.tenant and i.thread = g.thread and i.seq > g.since and i.seq < g.seq
-    where i.compacted_at = g.seq
+    where i.input is null and i.compacted_at = g.seq
     union all
     select i.tenant, i.thread, i.seq, i.part
     from gone g
     join items i on i.tenant = g.tenant and i.thread = g.thread and i.input is not null and i.dropped is null
         and i.place > g.since and i.place < g.seq
-    where i.seq <= g.since and i.compacted_at = g.seq
+    where i.compacted_at = g.seq
 ) as back
 where t.tenant = back.tenant and t.thread = back.thread and t.seq = back.seq and t.part = back.part

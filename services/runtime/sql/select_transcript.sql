@@ -1,5 +1,5 @@
--- What the model still sees of a thread, or will see, and the seq up to which that holds, in one snapshot: what came
--- after what the summary in force stands for, and inputs that came before and were taken after, or wait. A thread without such
+-- What the model still sees of a thread, or will see, and the seq up to which that holds, in one snapshot: what came after
+-- what the summary in force stands for, inputs that were taken after that, and inputs that wait. A thread without such
 -- items gives one row of nulls; one without a state row gives none, nor does one whose items stand still because the
 -- database refused a record of it.
 select
@@ -20,23 +20,23 @@ left join lateral (
         shown.input, shown.call
     from views.items as shown
     where shown.tenant = s.tenant and shown.thread = s.thread and shown.seq > coalesce(standing.through_seq, 0)
+        and shown.input is null and shown.place is not null
         and shown.rewound_at is null and shown.compacted_at is null
-        and case when shown.input is null then shown.place is not null else shown.dropped is null end
     union all
     select
         taken.seq, taken.part, taken.kind, taken.turn, taken.step, taken.place, taken.content, taken.digest,
         taken.input, taken.call
     from views.items as taken
-    where taken.tenant = s.tenant and taken.thread = s.thread and taken.seq <= standing.through_seq
-        and taken.input is not null and taken.dropped is null and taken.place > standing.through_seq
+    where taken.tenant = s.tenant and taken.thread = s.thread and taken.place > coalesce(standing.through_seq, 0)
+        and taken.input is not null and taken.dropped is null
         and taken.rewound_at is null and taken.compacted_at is null
     union all
     select
         waiting.seq, waiting.part, waiting.kind, waiting.turn, waiting.step, waiting.place, waiting.content,
         waiting.digest, waiting.input, waiting.call
     from views.items as waiting
-    where waiting.tenant = s.tenant and waiting.thread = s.thread and waiting.seq <= standing.through_seq
-        and waiting.input is not null and waiting.dropped is null and waiting.place is null
+    where waiting.tenant = s.tenant and waiting.thread = s.thread and waiting.place is null
+        and waiting.input is not null and waiting.dropped is null
 ) as i on true
 where s.tenant = $1 and s.thread = $2 and s.quarantined is null
 order by i.seq, i.part
