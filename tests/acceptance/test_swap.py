@@ -23,7 +23,7 @@ from services.client.client import ThreadlogClient
 from tests.support.services import database
 from tests.support.system import System, system
 
-pytestmark = [pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.timeout(400)]
 
 SCRIPT = """
 rules:
@@ -34,7 +34,7 @@ READS_PER_SECOND = 200
 READERS = 8
 READS_MIN = 1_000
 WRITERS = 3
-END_SECONDS = 60
+END_SECONDS = 100
 
 
 @pytest.fixture(scope="module")
@@ -60,9 +60,12 @@ async def _threadlog(running: System, *arguments: str) -> Process:
 
 async def _said(running: System, *arguments: str) -> str:
     process = await _threadlog(running, *arguments)
-    async with asyncio.timeout(END_SECONDS):
-        out, err = await process.communicate()
-    assert process.returncode == 0, err.decode()[-2000:]
+    communicating = asyncio.create_task(process.communicate())
+    await asyncio.wait([communicating], timeout=END_SECONDS)
+    if not communicating.done():
+        process.kill()
+    out, err = await communicating
+    assert process.returncode == 0, f"{arguments}: {out.decode()[-2000:]}\n{err.decode()[-4000:]}"
     return out.decode()
 
 
@@ -170,9 +173,7 @@ async def _write(client: ThreadlogClient, threads: list[str], stopping: asyncio.
         await asyncio.sleep(0.05)
 
 
-async def test_reads_through_swaps_under_load_neither_fail_nor_mix(
-    running: System, record_property: Callable[[str, object], None]
-) -> None:
+async def test_reads_through_swaps_under_load_neither_fail_nor_mix(running: System) -> None:
     tenant = f"swap-{uuid.uuid4().hex[:8]}"
     async with (
         running.client(tenant=tenant) as client,
@@ -181,6 +182,7 @@ async def test_reads_through_swaps_under_load_neither_fail_nor_mix(
         threads = [(await client.create_thread(text="hello", wait_applied=True)).thread for _ in range(6)]
         await _until_shown(client, threads)
         reads = _Reads(running, tenant, threads, pool)
+        begun = asyncio.get_running_loop().time()
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(reads.run())
             for number in range(WRITERS):
@@ -195,8 +197,9 @@ async def test_reads_through_swaps_under_load_neither_fail_nor_mix(
         assert (last["phase"], last["records_done"]) == ("done", last["records_total"])
     assert '"phase":"comparing"' in said[0] and '"phase":"comparing"' in said[1]
     assert reads.generations == {1, 2, 3}, "it did not read through all of the swaps"
-    record_property("reads", dict(reads.done))
-    record_property("slowest_seconds", round(reads.slowest_seconds, 3))
+    rate = reads.done.total() / (asyncio.get_running_loop().time() - begun)
+    shown = f"{dict(reads.done)}, {rate:.0f} a second, the slowest took {reads.slowest_seconds:.3f} s"
+    sys.stderr.write(f"\nreads through three swaps: {shown}\n")
     assert reads.done.total() >= READS_MIN, reads.done
 
 
