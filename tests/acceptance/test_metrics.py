@@ -3,12 +3,17 @@ what happened is counted where it happened.
 """
 
 import asyncio
+import contextlib
 import importlib.metadata
+import json
+import shutil
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Any
 
 import httpx2
 import pytest
+import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from schemas.ids import TenantId, ThreadId, ThreadKey
@@ -16,6 +21,7 @@ from schemas.state import FOLD_VERSION
 from schemas.topics import THREAD_EVENTS
 from services.chassis.kafka import KafkaLog
 from services.chassis.log import Outgoing
+from services.cli.embedded import free_port
 from services.cli.metrics_reference import MetricReference, reference
 from tests.support.services import database
 from tests.support.system import System, system
@@ -147,3 +153,74 @@ async def test_the_windows_count_the_effects_that_the_projector_publishes(runnin
     shown = await until(running, "rollups", lambda shown: value(shown, "rollups_effects_total") >= 15)
     assert value(shown, "rollups_cells_written_total") >= 1
     await until(running, "projector", lambda shown: value(shown, "projector_effects_behind") == 0)
+
+
+# A Prometheus
+
+
+PROMETHEUS = shutil.which("prometheus")
+DEPLOY = Path(__file__).parents[2] / "deploy"
+
+
+def queries() -> list[str]:
+    """Of the dashboards, without Grafana's variables."""
+    found = []
+    for path in sorted((DEPLOY / "grafana" / "dashboards").glob("*.json")):
+        for panel in json.loads(path.read_text())["panels"]:
+            found += [target["expr"].replace("$__rate_interval", "10s") for target in panel.get("targets", ())]
+    return found
+
+
+@contextlib.asynccontextmanager
+async def prometheus(running: System, folder: Path) -> AsyncIterator[httpx2.AsyncClient]:
+    """The one that is deployed, but for where the services are and how often it looks."""
+    config = yaml.safe_load((DEPLOY / "prometheus" / "prometheus.yml").read_text())
+    config["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
+    for job in config["scrape_configs"]:
+        port = running.supervisor.probes_port(job["job_name"].removeprefix("threadlog-"))
+        job["static_configs"] = [{"targets": [f"127.0.0.1:{port}"]}]
+    (folder / "prometheus.yml").write_text(yaml.safe_dump(config))
+    shutil.copy(DEPLOY / "prometheus" / "alerts.yml", folder)
+    assert PROMETHEUS is not None
+    address = f"127.0.0.1:{free_port()}"
+    process = await asyncio.create_subprocess_exec(
+        PROMETHEUS,
+        f"--config.file={folder / 'prometheus.yml'}",
+        f"--storage.tsdb.path={folder / 'data'}",
+        f"--web.listen-address={address}",
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+    try:
+        async with httpx2.AsyncClient(base_url=f"http://{address}") as http:
+            yield http
+    finally:
+        process.terminate()
+        await process.wait()
+
+
+async def asked(http: httpx2.AsyncClient, path: str, **params: str) -> Any:
+    try:
+        answer = await http.get(f"/api/v1/{path}", params=params)
+    except httpx2.TransportError:
+        return None
+    return answer.json()["data"] if answer.status_code == 200 else None
+
+
+@pytest.mark.skipif(PROMETHEUS is None, reason="prometheus is not on the PATH; Debian has it in the package prometheus")
+async def test_a_prometheus_takes_all_of_it_and_has_no_alert_but_those_of_what_was_done(
+    running: System, tmp_path: Path
+) -> None:
+    async with prometheus(running, tmp_path) as http, asyncio.timeout(60):
+        while True:
+            targets, rules = await asked(http, "targets"), await asked(http, "rules")
+            if targets and [target["health"] for target in targets["activeTargets"]] == ["up"] * 5:
+                every = [rule for group in rules["groups"] for rule in group["rules"]]
+                if all(rule["health"] != "unknown" for rule in every):
+                    break
+            await asyncio.sleep(0.2)
+        assert [(rule["name"], rule.get("lastError")) for rule in every if rule["health"] != "ok"] == []
+        firing = {rule["name"] for rule in every if rule["state"] == "firing"}
+        assert firing <= {"ThreadlogDeadLetters"}  # the record without a slash in its key
+        shown = {query: await asked(http, "query", query=query) for query in queries()}
+        assert [query for query, data in shown.items() if data is None] == []
+        assert (await asked(http, "query", query="max(threadlog_waiting_approvals)"))["result"][0]["value"][1] == "1"
