@@ -92,6 +92,19 @@ async def test_a_batch_moves_its_position_with_its_rows(views: Views) -> None:
     assert await told(views.history()) == folded(records)
 
 
+async def test_a_claim_tells_the_last_record_that_is_in_the_views(views: Views) -> None:
+    store = await open_store(views)
+    records = a_turn()
+    await store.claim([HOME, 4], "A", CLUSTER)
+    batch = batch_of(records[:5])
+    await store.write(batch, [Span(HOME, 1, 0, 5, "the fifth")])
+    claims = await store.claim([HOME, 4], "B", CLUSTER)
+    assert claims == {HOME: Claim(5, 2, CLUSTER, "the fifth"), 4: Claim(0, 2, CLUSTER, "")}
+    with pytest.raises(FenceError):
+        await store.write(batch_of(records[5:], batch.kept), [Span(HOME, 1, 5, len(records), "of a zombie")])
+    assert (await store.claim([HOME], "C", CLUSTER))[HOME].last_record == "the fifth"
+
+
 async def test_a_batch_whose_answer_was_lost_is_written_once(views: Views) -> None:
     store = await open_store(views)
     records = a_turn()
