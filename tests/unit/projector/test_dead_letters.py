@@ -1,3 +1,6 @@
+from pathlib import Path
+
+from schemas.errors import FAULTS
 from services.chassis.log import Incoming
 from services.projector.projections.dead_letters import (
     COLUMNS,
@@ -48,3 +51,9 @@ def test_the_record_says_where_it_comes_from() -> None:
     assert headers["threadlog_reason"] == b"bad"
     assert headers["threadlog_fault"] == b"bad_key"
     assert headers["threadlog_value_bytes"] == b"5000"
+
+
+def test_every_fault_is_explained_to_operators() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "operations.md").read_text()
+    section = page.partition("## Dead letters\n")[2].partition("\n## ")[0]
+    assert [fault for fault in FAULTS if f"`{fault}`" not in section] == []
