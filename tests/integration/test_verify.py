@@ -13,7 +13,7 @@ import orjson
 import pytest
 
 from schemas.canonical import data_hash
-from schemas.events import ArtifactRecorded
+from schemas.events import ArtifactRecorded, Lineage
 from schemas.ids import TenantId, ThreadId, ThreadKey
 from schemas.topics import THREAD_EVENTS
 from services.chassis.kafka_readers import AssignedReader
@@ -25,7 +25,7 @@ from services.projector.exclusive import Exclusive
 from services.projector.generations import FOLDER, TABLES, checksum_columns, migrate
 from services.projector.verify import VerifyError
 from services.projector.verify_rows import KeyColumn, Restriction, Side, compare_rows
-from tests.support.histories import USER, History, compacted
+from tests.support.histories import USER, History, compacted, created
 from tests.support.projector_world import key_of
 from tests.support.verify_place import (
     PARTITIONS,
@@ -173,6 +173,39 @@ async def test_records_that_are_gone_from_an_end_are_found_while_the_views_remem
         assert report.by_view["events"] > 0
         await place.rebuild()
         assert (await place.verify()).by_check.keys() >= {"log", "chain"}
+
+
+@pytest.mark.kafka
+@pytest.mark.timeout(300)
+async def test_a_parent_that_is_not_as_its_children_say_is_found(database: str, own_kafka: Running) -> None:
+    async with verify_place(database, own_kafka.address, {}) as place:
+        parent, fork, child = [place.key_in(partition) for partition in (1, 4, 6)]
+        said = whole_turn(History(parent))
+        lineage = Lineage(kind="fork", parent=parent.thread, seq=5, chain=said.states[5].chain)
+        forked = History(fork)
+        forked.apply(created().model_copy(update={"lineage": lineage}), USER)
+        working = History(child)
+        asked_at = lineage.model_copy(
+            update={"kind": "child", "seq": 7, "chain": said.states[7].chain, "call": "1.1.0"}
+        )
+        working.apply(created().model_copy(update={"lineage": asked_at}), USER)
+        for history in (forked, working, said):  # a child's partition may be further than its parent's
+            await place.append_history(history)
+        await place.project()
+        assert (await place.verify()).findings == 0
+        assert [(await place.verify(key)).findings for key in (parent, fork, child)] == [0, 0, 0]
+        altered = {1: _forged(outgoing(said)), 4: outgoing(forked), 6: outgoing(working)}
+    async with verify_place(database, own_kafka.address, altered) as place:
+        await place.rebuild()
+        report = await place.verify()
+        assert report.by_check == {"lineage": 2, "chain": 1}
+        finding = next(finding for finding in report.firsts if finding.check == "lineage")
+        assert finding.tenant == fork.tenant and finding.log_says is not None
+        assert finding.view_says in {said.states[5].chain, said.states[7].chain}
+        for key in (fork, child):
+            alone = await place.verify(key)
+            assert alone.by_check == {"lineage": 1}
+            assert alone.first is not None and parent.thread in alone.first.what
 
 
 # Rows
@@ -423,6 +456,34 @@ async def _is_free(place: VerifyPlace) -> bool:
             return True
     except BusyError:
         return False
+
+
+@pytest.mark.kafka
+@pytest.mark.timeout(300)
+async def test_an_export_needs_the_log_alone(database: str, own_kafka: Running) -> None:
+    async with verify_place(database, own_kafka.address, {}) as place:
+        key = place.key_in(5)
+        history = whole_turn(History(key))
+        await place.append_history(history)
+        await place.append({5: [Outgoing(b"acme/another", b"{}")]})
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "services.cli", "export", key.thread, "--tenant", key.tenant),
+            env=os.environ
+            | {
+                "THREADLOG_KAFKA_BOOTSTRAP_SERVERS": own_kafka.address,
+                "THREADLOG_POSTGRES_DSN": "postgresql://nobody@127.0.0.1:1/nothing",
+            },
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        out, err = await process.communicate()
+        assert (process.returncode, err) == (0, b"")
+        head, *records, state, context = [orjson.loads(line) for line in out.splitlines()]
+        assert (head["thread"], head["partition"]) == (key.thread, 5)
+        assert [record["id"] for record in records] == [record.id for record in history.records]
+        assert [record["chain"] for record in records] == [state.chain for state in history.states[1:]]
+        assert orjson.dumps(records[1]["data"], option=orjson.OPT_SORT_KEYS) == history.encoded[1].value
+        assert (state["chain"], context["count"]) == (history.state.chain, 5)
 
 
 @pytest.mark.kafka
