@@ -337,6 +337,24 @@ class UnknownCallPage(Answer):
     next_cursor: str | None
 
 
+class UsageEntry(Answer):
+    day: str
+    """Of UTC, such as `2026-11-29`."""
+    model: str
+    responses: int
+    input_tokens: int
+    output_tokens: int
+    cached_tokens: int
+    """Of the input tokens, those that the provider had in its cache."""
+    reasoning_tokens: int
+    """Of the output tokens, those that were reasoning."""
+
+
+class UsagePage(Answer):
+    data: list[UsageEntry]
+    next_cursor: str | None
+
+
 class ProblemAnswer(BaseModel):
     """RFC 9457. Some problems have members of their own, such as `errors` or `effect`."""
 

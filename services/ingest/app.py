@@ -20,7 +20,7 @@ from services.ingest.body import invalid_request
 from services.ingest.dependencies import Dependencies
 from services.ingest.metrics import IngestMetrics
 from services.ingest.problems import INTERNAL, METHOD_NOT_ALLOWED, NOT_FOUND, OVERLOADED, Problem, ProblemError
-from services.ingest.routes import events, inputs, ops, ops_windows, reads, state, threads, tool_calls
+from services.ingest.routes import events, inputs, ops, ops_windows, reads, state, threads, tool_calls, usage
 
 METHODS = ("GET", "POST", "PATCH", "HEAD", "OPTIONS", "PUT", "DELETE")
 OTHER = "other"
@@ -49,7 +49,7 @@ def create_app(dependencies: Dependencies) -> FastAPI:
 def api_routes() -> list[APIRoute]:
     """In the order in which requests are matched: the most frequent first."""
     routes = []
-    for routed in (inputs, threads, events, reads, state, tool_calls, ops, ops_windows):
+    for routed in (inputs, threads, events, reads, state, tool_calls, usage, ops, ops_windows):
         for route in routed.router.routes:
             assert isinstance(route, APIRoute)
             route.operation_id = route.name

@@ -56,6 +56,12 @@ class ThreadFilter(NamedTuple):
     labels: Mapping[str, str] | None = None
 
 
+class UsageFilter(NamedTuple):
+    from_ms: int
+    to_ms: int
+    thread: ThreadId | None = None
+
+
 class Page(NamedTuple):
     rows: Sequence[asyncpg.Record]
     next_cursor: str | None
@@ -111,6 +117,21 @@ class Reads:
         last = rows[limit - 1]
         return Page(rows[:limit], encode_cursor([_microseconds(last["created_at"]), last["thread"]]))
 
+    async def usage(self, tenant: TenantId, chosen: UsageFilter, cursor: str | None, limit: int) -> Page:
+        day, model = _after_usage(cursor)
+        # Days before the cursor's are on pages before.
+        begin = max(_moment(chosen.from_ms), dt.datetime.combine(day, dt.time(), dt.UTC))
+        query, of_thread = "page_usage", []
+        if chosen.thread is not None:
+            query, of_thread = "page_usage_of_thread", [chosen.thread]
+        rows = await self._database.fetch(
+            tenant, self._sql[query], tenant, *of_thread, begin, _moment(chosen.to_ms), day, model, limit + 1
+        )
+        if len(rows) <= limit:
+            return Page(rows, None)
+        last = rows[limit - 1]
+        return Page(rows[:limit], encode_cursor([last["day"].isoformat(), last["model"]]))
+
     async def page(self, of: List, tenant: TenantId, thread: ThreadId | None, cursor: str | None, limit: int) -> Page:
         after = of.start if cursor is None else decode_cursor(cursor, tuple(type(part) for part in of.start))
         query, whose = of.query, [tenant] if thread is None else [tenant, thread]
@@ -127,8 +148,8 @@ def encode_cursor(key: Sequence[int | str]) -> str:
     return base64.urlsafe_b64encode(orjson.dumps(key)).decode().rstrip("=")
 
 
-def decode_cursor(cursor: str, kinds: tuple[type, ...]) -> list[int | str]:
-    """Raises ProblemError (bad-cursor)."""
+def decode_cursor(cursor: str, kinds: tuple[type, ...], is_text: Callable[[str], bool] = is_name) -> list[int | str]:
+    """Raises ProblemError (bad-cursor). `is_text`: what its texts have to be, names unless it says otherwise."""
     try:
         raw = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True)
         key = pydantic_core.from_json(raw)
@@ -136,7 +157,7 @@ def decode_cursor(cursor: str, kinds: tuple[type, ...]) -> list[int | str]:
         key = None
     if not isinstance(key, list) or tuple(type(part) for part in key) != kinds:
         raise ProblemError(_foreign_cursor())
-    if not all(-1 <= part <= OFFSET_MAX if isinstance(part, int) else is_name(part) for part in key):
+    if not all(-1 <= part <= OFFSET_MAX if isinstance(part, int) else is_text(part) for part in key):
         raise ProblemError(_foreign_cursor())
     return key
 
@@ -157,6 +178,16 @@ def _after_thread(cursor: str | None) -> tuple[dt.datetime, str]:
     try:
         return _EPOCH + dt.timedelta(microseconds=int(created)), str(thread)
     except OverflowError:
+        raise ProblemError(_foreign_cursor()) from None
+
+
+def _after_usage(cursor: str | None) -> tuple[dt.date, str]:
+    if cursor is None:
+        return dt.date.min, ""
+    day, model = decode_cursor(cursor, (str, str), str.isprintable)
+    try:
+        return dt.date.fromisoformat(str(day)), str(model)
+    except ValueError:
         raise ProblemError(_foreign_cursor()) from None
 
 

@@ -131,6 +131,8 @@ class IngestSettings(Settings):
     """How often the metrics of what is open and what is stuck are brought up to date."""
     ops_dead_letter_bytes_max: int = Field(default=2_048, ge=0, le=MIB)
     """Of the value of a record that could not be read or stored, shown in their list."""
+    ingest_usage_days_max: int = Field(default=400, ge=1)
+    """How long a time the usage may be asked for at once."""
     ops_windows_hours_max: int = Field(default=744, ge=1)
     """How long a time the live windows may be asked for at once."""
 

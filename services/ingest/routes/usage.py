@@ -1,0 +1,85 @@
+"""GET /v1/usage: what a tenant has used, by day and model."""
+
+from typing import Annotated, Final
+
+from fastapi import APIRouter, Query
+from pydantic import JsonValue
+from starlette.requests import Request
+from starlette.responses import Response
+
+from services.ingest import openapi
+from services.ingest.answers import UsagePage
+from services.ingest.dependencies import Dependencies
+from services.ingest.problems import (
+    BAD_CURSOR,
+    INVALID_REQUEST,
+    THREAD_NOT_FOUND,
+    VIEWS_BEHIND,
+    Problem,
+    ProblemError,
+)
+from services.ingest.reads import UsageFilter
+from services.ingest.routes.parameters import (
+    JSON,
+    AtLeastQuery,
+    Cursor,
+    Limit,
+    ThreadQuery,
+    moment_of,
+    page_limit,
+    reader_of,
+    thread_key,
+    wait_at_least,
+)
+
+DAY_MS: Final = 86_400_000
+DAYS_DEFAULT: Final = 30
+
+router = APIRouter(tags=["reads"])
+
+
+@router.get(
+    "/v1/usage",
+    summary="What was used, by day and model",
+    description="Tokens as the providers counted them, of each response once: where a thread is a copy of another, the "
+    "thread that recorded the response first is the one it counts for. Responses that lost a race count too: they were "
+    "paid for. Days are those of UTC. After a rebuild of the views the numbers are the same.",
+    responses=openapi.answers(UsagePage, (200,), (THREAD_NOT_FOUND, BAD_CURSOR, VIEWS_BEHIND, *openapi.OF_READS)),
+)
+async def list_usage(
+    request: Request,
+    thread: ThreadQuery = None,
+    begin: Annotated[
+        str | None,
+        Query(alias="from", description="RFC 3339, with a zone. Without it 30 days before `to`.", max_length=60),
+    ] = None,
+    end: Annotated[
+        str | None, Query(alias="to", description="RFC 3339, with a zone. Without it now.", max_length=60)
+    ] = None,
+    cursor: Cursor = None,
+    limit: Limit = None,
+    at_least: AtLeastQuery = None,
+) -> Response:
+    found, principal = await reader_of(request)
+    key = None if thread is None else thread_key(principal.tenant, thread)
+    from_ms, to_ms = _range(found, moment_of("from", begin), moment_of("to", end))
+    await wait_at_least(found, at_least, key)
+    chosen = UsageFilter(from_ms, to_ms, None if key is None else key.thread)
+    page = await found.reads.usage(principal.tenant, chosen, cursor, page_limit(found, limit))
+    if key is not None and not page.rows:
+        await found.known.require(key)
+    return Response(page.to_json(), media_type=JSON)
+
+
+def _range(found: Dependencies, from_ms: int | None, to_ms: int | None) -> tuple[int, int]:
+    """Raises ProblemError."""
+    if to_ms is None:
+        to_ms = found.clock.now_ms()
+    if from_ms is None:
+        from_ms = max(0, to_ms - DAYS_DEFAULT * DAY_MS)
+    days_max = found.settings.ingest_usage_days_max
+    if 0 <= from_ms < to_ms <= from_ms + days_max * DAY_MS:
+        return from_ms, to_ms
+    wanted = f"before `to`, after 1970, and by {days_max} days at most"
+    errors: JsonValue = [{"place": "query.from", "detail": f"must be {wanted}"}]
+    raise ProblemError(Problem(INVALID_REQUEST, f"`from` has to be {wanted}.", {"errors": errors}))
