@@ -149,7 +149,7 @@ async def create_generation(
 
 
 async def make_live(connection: asyncpg.Connection, generation: Generation, old: Generation | None) -> None:
-    """Re-point the views. In the caller's transaction."""
+    """Re-point the views. In the caller's transaction. `old` is what `live_generation` finds."""
     for name in VIEWS:
         source = f"{generation.schema}.{SOURCES.get(name, name)}"
         definition = f"view views.{name} with (security_invoker = true) as select * from {source}"  # noqa: S608
@@ -161,8 +161,11 @@ async def make_live(connection: asyncpg.Connection, generation: Generation, old:
             await connection.execute(f"create {definition}")
     await connection.execute(_sql()["grants_of_views"])
     await connection.execute(_sql()["describe_views"])
+    was_live = await connection.fetchrow(_sql()["live_generation"])
     if old is not None:
         await connection.execute(_sql()["set_generation_status"], old.number, "old")
+    elif was_live is not None:  # its schema was dropped by hand
+        await connection.execute(_sql()["delete_generation"], was_live["number"])
     await connection.execute(_sql()["set_generation_status"], generation.number, "live")
 
 
@@ -210,9 +213,6 @@ def checksum_columns(view: str) -> str:
 
 async def _first(connection: asyncpg.Connection, cluster_id: str) -> Generation:
     async with connection.transaction():
-        gone = await connection.fetchrow(_sql()["live_generation"])
-        if gone is not None:
-            await connection.execute(_sql()["delete_generation"], gone["number"])
         generation = await create_generation(connection, cluster_id)
         await make_live(connection, generation, None)
     logger.info("generation_created", generation=generation.number)

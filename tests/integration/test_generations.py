@@ -413,3 +413,16 @@ async def test_a_rebuild_is_the_way_out_when_the_views_are_beyond_the_end(world:
     assert (await _rebuild(world, compare=True)).number == 2
     assert await world.shown() == world.appended
     assert await view_checksums(world.connection, "views_g2") != {}
+
+
+async def test_a_rebuild_and_a_way_back_after_the_live_schema_was_dropped_by_hand(world: World) -> None:
+    async with world.projector():
+        await world.all_shown()
+    assert (await _rebuild(world, keep_old=True, compare=True)).number == 2
+    await world.connection.execute("drop schema views_g2 cascade")
+    assert (await _use(world, 1)).number == 1
+    assert await _statuses(world) == {1: "live"}
+    await world.connection.execute("drop schema views_g1 cascade")
+    assert (await _rebuild(world, compare=True)).number == 3
+    assert await _statuses(world) == {3: "live"}
+    assert await world.sums() == await world.rebuilt_sums()
