@@ -1,6 +1,6 @@
 """`threadlog migrate` and `keys`: what is done to the database of THREADLOG_POSTGRES_DSN.
 
-What a command needs is imported when it runs: a chat does not wait for Kafka's client and a web framework.
+What a command needs is imported when it runs: a chat does not wait for a web framework.
 """
 
 import asyncio
@@ -39,13 +39,16 @@ def migrate_command() -> None:
 
 async def migrate_all(settings: "Settings") -> list[str]:
     from services.chassis.migrations import MIGRATIONS, migrate
+    from services.projector.rights import bind_generations
 
     async with _connection(settings) as connection:
-        return [
+        applied = [
             f"{owner}/{name}"
             for owner, folder in MIGRATIONS.items()
             for name in await migrate(connection, owner, folder)
         ]
+        await bind_generations(connection)
+    return applied
 
 
 @keys.command("create")

@@ -23,6 +23,7 @@ from services.chassis.sql_files import SqlFiles
 from services.projector.database import connect
 from services.projector.errors import OtherLogError
 from services.projector.projections.batch import PROJECTION_VERSION
+from services.projector.rights import bind_generations
 from services.projector.settings import ProjectorSettings
 from services.projector.store import Generation
 
@@ -64,7 +65,9 @@ async def migrate(dsn: str) -> tuple[str, ...]:
     """What is not a view. Returns the names of what was applied now."""
     connection = await asyncpg.connect(dsn)
     try:
-        return await run_migrations(connection, OWNER, FOLDER / "migrations")
+        applied = await run_migrations(connection, OWNER, FOLDER / "migrations")
+        await bind_generations(connection)
+        return applied
     finally:
         await connection.close()
 

@@ -2,16 +2,35 @@
 
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
+from uuid import UUID
 
 import asyncpg
 import pytest
 
-from services.chassis.roles import PROJECTOR, READER
+from services.chassis.postgres import open_pool
+from services.chassis.roles import INGEST, PROJECTOR, READER
 from services.chassis.settings import Settings
+from services.chassis.sql_files import SqlFiles
+from services.chassis.tenancy import TenantPool
 from services.cli.database import migrate_all
 from services.projector.generations import create_generation, ensure_live
 from services.projector.settings import ProjectorSettings
-from tests.support.isolation import Relation, fill, offences, relations
+from tests.support.isolation import TENANTS, Relation, fill, offences, relations
+
+SQL = SqlFiles(Path("services/ingest/sql"))
+GIVEN: dict[str, Any] = {
+    "text": "1.1.1",
+    "int4": 0,
+    "int8": 0,
+    "bool": False,
+    "jsonb": None,
+    "timestamptz": None,
+    "date": None,
+    "uuid": UUID(int=0),
+    "uuid[]": [UUID(int=0)],
+    "text[]": None,
+}
 
 
 @pytest.fixture
@@ -89,6 +108,42 @@ def _of_relation(relation: Relation) -> list[str]:
     ]
 
 
+async def test_a_statement_that_names_another_tenant_gets_nothing(
+    connection: asyncpg.Connection, fresh_database: str
+) -> None:
+    """Every statement of ingest that reads a tenant's rows, with a tenant that is not the transaction's."""
+    pool = await open_pool(
+        fresh_database,
+        application_name="test",
+        size_min=0,
+        size_max=1,
+        command_timeout_seconds=10,
+        connect_timeout_seconds=10,
+        role=INGEST,
+    )
+    rows, differ = TenantPool(pool), []
+    statements = {name: text for name, text in SQL.items() if "tenant = $1" in text and not name.startswith("ops_")}
+    try:
+        for name, text in statements.items():
+            types = [each.name for each in (await connection.prepare(text)).get_parameters()]
+            given = [GIVEN[kind] for kind in types[1:]]
+            if types[-1] == "int8":
+                given[-1] = 100  # how many rows at most
+            if types[1:2] == ["text"]:
+                given[0] = TENANTS[0]  # `fill` names a tenant's thread like the tenant
+            own = await rows.fetch(TENANTS[0], text, TENANTS[0], *given)
+            foreign = await rows.fetch(TENANTS[1], text, TENANTS[0], *given)
+            nobodys = await rows.fetch(TENANTS[1], text, "nobody", *given)
+            if foreign != nobodys:
+                differ.append(name)
+            if own != nobodys:
+                statements[name] = ""
+    finally:
+        pool.terminate()
+    assert differ == []
+    assert sum(text == "" for text in statements.values()) >= 8, "most of them find something for the owner"
+
+
 async def test_a_reader_changes_nothing_and_does_not_get_round_its_policies(connection: asyncpg.Connection) -> None:
     for statement in (
         "insert into views.threads (tenant, thread) values ('acme', 'x')",
@@ -112,6 +167,35 @@ async def test_a_reader_changes_nothing_and_does_not_get_round_its_policies(conn
         finally:
             await transaction.rollback()
             await connection.execute("reset session authorization")
+
+
+async def test_generations_from_before_there_were_roles_are_bound(
+    connection: asyncpg.Connection, fresh_database: str
+) -> None:
+    """As the version before left them: made by the login itself, open to whoever had been let in."""
+    policies = await connection.fetch(
+        "select schemaname || '.' || tablename, policyname from pg_policies where schemaname like 'views%'"
+    )
+    for table, policy in policies:
+        await connection.execute(f"drop policy {policy} on {table}")
+    for relation in await relations(connection):
+        if not relation.name.startswith("views") or relation.name == "views.generation":
+            continue
+        await connection.execute(f"revoke all on {relation.name} from {READER}, threadlog_operator, {INGEST}")
+        if relation.is_table:
+            await connection.execute(f"alter table {relation.name} owner to current_user")
+            await connection.execute(f"alter table {relation.name} disable row level security")
+            await connection.execute(f"alter table {relation.name} no force row level security")
+        else:
+            await connection.execute(f"alter view {relation.name} owner to current_user")
+            await connection.execute(f"alter view {relation.name} reset (security_invoker)")
+    for number in (1, 2):
+        await connection.execute(f"alter schema views_g{number} owner to current_user")
+    async with connection.transaction():
+        assert len(await offences(connection)) > 50
+    await migrate_all(Settings(postgres_dsn=fresh_database))
+    async with connection.transaction():
+        assert await offences(connection) == []
 
 
 def test_policies_are_made_where_they_are_made_again() -> None:

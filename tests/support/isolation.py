@@ -79,7 +79,7 @@ async def fill(connection: asyncpg.Connection) -> None:
             table.name,
         )
         names = ", ".join(f'"{row["column_name"]}"' for row in columns)
-        for number, tenant in enumerate(TENANTS):
+        for number, tenant in enumerate(TENANTS, start=1):
             # Tables whose keys do not begin with the tenant get other values for each.
             values = [
                 f"'{tenant}'"
@@ -94,7 +94,7 @@ async def fill(connection: asyncpg.Connection) -> None:
     for schema in {table.name.partition(".")[0] for table in await relations(connection) if "views_g" in table.name}:
         await connection.execute(f"update {schema}.tool_calls set status = 'waiting'")
         await connection.execute(
-            f"""insert into {schema}.tool_calls select (jsonb_populate_record(c, '{{"call": "2", "index": 2, "status": "unknown"}}')).*
+            f"""insert into {schema}.tool_calls select (jsonb_populate_record(c, '{{"call": "2", "index": 9, "status": "unknown"}}')).*
             from {schema}.tool_calls as c"""
         )
 

@@ -1,0 +1,31 @@
+"""Rights for generations that were made before there were roles and policies: readers of this version need them.
+
+Idempotent: what is bound by policies is left alone. Each generation in a transaction of its own.
+"""
+
+from pathlib import Path
+from typing import Final
+
+import asyncpg
+
+from services.chassis.roles import PROJECTOR
+from services.chassis.sql_files import SqlFiles
+
+SQL: Final = Path(__file__).with_name("sql")
+
+
+async def bind_generations(connection: asyncpg.Connection) -> None:
+    """After the migrations, which have handed all of them over to the projector's role."""
+    sql = SqlFiles(SQL)
+    for row in await connection.fetch(sql["unbound_generations"]):
+        async with connection.transaction():
+            await connection.execute(f"set local role {PROJECTOR}")
+            await connection.execute(f"set local search_path to {row['schema']}")
+            await connection.execute(sql["policies"])
+    views = await connection.fetch(sql["unbound_views"])
+    if views:
+        async with connection.transaction():
+            await connection.execute(f"set local role {PROJECTOR}")
+            for row in views:
+                await connection.execute(f"alter view {row['view']} set (security_invoker = true)")
+            await connection.execute(sql["grants_of_views"])
