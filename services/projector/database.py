@@ -54,7 +54,7 @@ async def connect(dsn: str, settings: ProjectorSettings, schema: str | None = No
         timeout=settings.postgres_connect_timeout_seconds,
         command_timeout=settings.postgres_command_timeout_seconds,
         server_settings={
-            "application_name": f"threadlog-projector-{settings.instance}",
+            "application_name": f"threadlog-{settings.service}-{settings.instance}",
             **({"role": settings.postgres_role} if settings.postgres_role else {}),
             **of_writer,
         },

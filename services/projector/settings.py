@@ -1,4 +1,4 @@
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
@@ -9,6 +9,7 @@ from services.chassis.settings import MIB, ROLE, Settings
 
 class ProjectorSettings(Settings):
     model_config = SettingsConfigDict(env_prefix="THREADLOG_", extra="ignore", frozen=True)
+    service: ClassVar[str] = "projector"
 
     projector_postgres_role: str = Field(default=PROJECTOR, pattern=ROLE)
     """What it acts as in Postgres, of the roles that `threadlog migrate` makes: the login has to be a member. Empty: as
@@ -87,6 +88,8 @@ class ProjectorSettings(Settings):
 
 class RollupsSettings(ProjectorSettings):
     """Of the windows' worker, which has some of the projector's too."""
+
+    service: ClassVar[str] = "rollups"
 
     rollups_postgres_role: str = Field(default=ROLLUPS, pattern=ROLE)
     """What its connections to Postgres act as; empty: as the login is."""
