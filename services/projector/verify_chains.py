@@ -12,8 +12,8 @@ from pydantic import JsonValue
 from schemas.codec import Record, Unreadable, decode
 from schemas.events import StepStarted
 from schemas.ids import TenantId, ThreadId, ThreadKey
-from schemas.state import CHAIN_START, NOTHING
-from schemas.thread import fold, next_chain
+from schemas.state import CHAIN_START, NOTHING, ThreadState
+from schemas.thread import Verdict, fold, next_chain
 from schemas.transcript import Transcript, context_hash, transcript_changes
 from services.chassis.log import Incoming, Log, TopicPartition
 from services.chassis.scan import scan
@@ -143,22 +143,27 @@ class Contexts:
             return
         before = self._state
         self._state, verdict = fold(before, record)
+        self.take(record, verdict, before, self._state, incoming.partition)
+
+    def take(
+        self, record: Record, verdict: Verdict, before: ThreadState, after: ThreadState, partition: int = 0
+    ) -> None:
         self._sources.append(record.source)
         if isinstance(record.data, StepStarted) and verdict.effect == "applied":
-            self._check(record, record.data, incoming.partition)
-        self._transcript.apply(transcript_changes(before, self._state, record, verdict))
+            self._check(record, record.data, after.seq, partition)
+        self._transcript.apply(transcript_changes(before, after, record, verdict))
 
-    def _check(self, record: Record, started: StepStarted, partition: int) -> None:
+    def _check(self, record: Record, started: StepStarted, seq: int, partition: int) -> None:
         named = started.context
-        since = self._sources[named.confirmed_seq : self._state.seq - 1]
-        if named.confirmed_seq >= self._state.seq or any(source != record.source for source in since):
+        since = self._sources[named.confirmed_seq : seq - 1]
+        if named.confirmed_seq >= seq or any(source != record.source for source in since):
             return
         items = self._transcript.context()
         found = context_hash(items)
         if (named.hash, named.items) != (found, len(items)):
             what = (
-                f"step {started.turn}.{started.step} at seq {self._state.seq} was asked with {named.items} items, the "
-                f"thread's records come to {len(items)} others"
+                f"step {started.turn}.{started.step} at seq {seq} was asked with {named.items} items, the thread's "
+                f"records come to {len(items)} others"
             )
             key = {"partition": partition, "offset": record.offset}
             self.findings.append(Finding("context", what, *self._key, key=key, log_says=found, view_says=named.hash))

@@ -24,6 +24,7 @@ from schemas.events import (
 from schemas.ids import ThreadKey
 from schemas.state import NOTHING, ThreadState
 from schemas.thread import Verdict
+from services.projector.verify_chains import Contexts
 from tests.simulation.clients import Clients, Command, Watcher
 from tests.simulation.model import SeededModel
 from tests.simulation.processes import IngestProcess
@@ -344,6 +345,23 @@ def _held(process: object) -> Iterator[tuple[ThreadKey, ThreadState]]:
                 yield key, held.state
     elif isinstance(process, IngestProcess):
         yield from process.held_states().items()
+
+
+@invariant
+def records_name_what_the_thread_had_come_to(run: Run) -> Iterator[Broken]:
+    """By which an altered log is found: the chain that the end of a turn confirms, the context that a step is asked with."""
+    for key, judged in run.threads.items():
+        contexts, before = Contexts(key), NOTHING
+        for record, verdict, after in judged.records:
+            contexts.take(record, verdict, before, after)
+            before = after
+            if isinstance(record.data, TurnEnded):
+                seq, chain = record.data.confirmed.seq, record.data.confirmed.chain
+                confirmed = NOTHING if seq == 0 else judged.records[seq - 1][2]
+                if seq >= after.seq or confirmed.chain != chain:
+                    yield Broken(f"the end of a turn at #{after.seq} confirms another chain at #{seq}", key)
+        for finding in contexts.findings:
+            yield Broken(finding.what, key)
 
 
 @invariant
