@@ -15,7 +15,7 @@ import httpx2
 import orjson
 from pydantic import JsonValue
 
-from schemas.events import ArtifactRecorded, PlanProposed, Task
+from schemas.events import ArtifactRecorded, PlanProposed, Task, ThreadConfigured
 from services.ingest.api_keys import create_key
 from services.ingest.app import openapi_document
 from services.ingest.auth import SCOPES
@@ -102,7 +102,7 @@ CASES: Final[Mapping[tuple[str, str], Case]] = {
     },
     ("get", "/v1/approvals"): Case(OF_TENANT),
     ("get", "/v1/unknown-calls"): Case(OF_TENANT),
-    ("get", "/v1/usage"): Case(({}, {"at_least": "{position}"}, {"thread": "{thread}"}, {"model": "{model}"})),
+    ("get", "/v1/usage"): Case(OF_TENANT),
     ("get", "/v1/ops/stuck"): Case(),
     ("get", "/v1/ops/dead-letters"): Case(
         (
@@ -239,6 +239,8 @@ async def owned(place: Place, owner: Asker) -> Ids:
 async def filled(place: Place, thread: str) -> None:
     """A turn that has ended, and an open one with a call that waits, one that is unknown, and a plan."""
     for is_open in (False, True):
+        # Of another model each, so that what was used takes two pages.
+        await place.append(thread, ThreadConfigured(patch={"model": f"of-{is_open}"}))
         await place.append(thread, histories.submitted(f"more-{is_open}", text=MARK), "user:ann")
         await place.append(thread, histories.turn_started(place.state(thread)))
         await place.append(thread, histories.step_started(place.state(thread)))
