@@ -153,15 +153,13 @@ async def create_generation(
 
 async def make_live(connection: asyncpg.Connection, generation: Generation, old: Generation | None) -> None:
     """Re-point the views. In the caller's transaction. `old` is what `live_generation` finds."""
-    for name in VIEWS:
-        source = f"{generation.schema}.{SOURCES.get(name, name)}"
-        definition = f"view views.{name} with (security_invoker = true) as select * from {source}"  # noqa: S608
-        try:
-            async with connection.transaction():
-                await connection.execute(f"create or replace {definition}")
-        except asyncpg.InvalidTableDefinitionError:  # other columns: what depends on the old ones has to know
-            await connection.execute(f"drop view views.{name}")
-            await connection.execute(f"create {definition}")
+    definitions = {name: _definition(name, generation) for name in VIEWS}
+    try:
+        async with connection.transaction():  # in one round trip: reads wait meanwhile
+            await connection.execute("; ".join([f"create or replace {each}" for each in definitions.values()]))
+    except asyncpg.InvalidTableDefinitionError:
+        for name, definition in definitions.items():
+            await _replace(connection, name, definition)
     await connection.execute(_sql()["grants_of_views"])
     await connection.execute(_sql()["describe_views"])
     was_live = await connection.fetchrow(_sql()["live_generation"])
@@ -170,6 +168,20 @@ async def make_live(connection: asyncpg.Connection, generation: Generation, old:
     elif was_live is not None:  # its schema was dropped by hand
         await connection.execute(_sql()["delete_generation"], was_live["number"])
     await connection.execute(_sql()["set_generation_status"], generation.number, "live")
+
+
+async def _replace(connection: asyncpg.Connection, view: str, definition: str) -> None:
+    try:
+        async with connection.transaction():
+            await connection.execute(f"create or replace {definition}")
+    except asyncpg.InvalidTableDefinitionError:  # other columns: what depends on the old ones has to know
+        await connection.execute(f"drop view views.{view}")
+        await connection.execute(f"create {definition}")
+
+
+def _definition(view: str, generation: Generation) -> str:
+    source = f"{generation.schema}.{SOURCES.get(view, view)}"
+    return f"view views.{view} with (security_invoker = true) as select * from {source}"  # noqa: S608
 
 
 async def unfinished_generations(connection: asyncpg.Connection, status: NewStatus = "building") -> list[Generation]:
