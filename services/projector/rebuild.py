@@ -23,6 +23,7 @@ from services.projector.errors import RebuildError
 from services.projector.exclusive import Exclusive
 from services.projector.garbage import collecting_seldom
 from services.projector.generations import (
+    TABLES,
     create_generation,
     drop_generation,
     fits,
@@ -38,6 +39,8 @@ from services.projector.swap import stored_positions, swap
 from services.projector.workers import Workers
 
 DIFFERENCES_SHOWN_MAX: Final = 20
+ANALYZE_SECONDS_MAX: Final = 600
+"""For one table: a sample of it is read, however large it is."""
 STANDS_STILL_LOOKS: Final = 5
 """A live generation that has not moved for so many looks is written by nobody."""
 
@@ -206,6 +209,8 @@ class Rebuild:
                     await self._catch_up(lambda: self._positions_of(old))
                     self._judge(old, await self._compared(old), force=force)
                 await self._catch_up(self._ends)
+                await self._alone.do(self._analyze)
+                await self._catch_up(self._ends)
             self._filling.go_on()
             await swap(
                 self._alone,
@@ -221,6 +226,11 @@ class Rebuild:
         finally:
             await self._filling.close()
         self._report("done", self._filling.positions())
+
+    async def _analyze(self, connection: asyncpg.Connection) -> None:
+        """Reads come as soon as it is live, autovacuum later: without statistics the planner takes any index."""
+        for name in TABLES:
+            await connection.execute(f"analyze {self._generation.schema}.{name}", timeout=ANALYZE_SECONDS_MAX)
 
     # Reading
 

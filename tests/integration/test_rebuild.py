@@ -131,6 +131,10 @@ async def test_one_rebuild_at_a_time_and_the_old_one_can_stay(world: World) -> N
     statuses = await world.connection.fetch("select number, status from threadlog.generations order by number")
     assert [tuple(row) for row in statuses] == [(1, "old"), (2, "live")]
     assert await view_checksums(world.connection, "views_g1") == await view_checksums(world.connection, "views_g2")
+    unknown = await world.connection.fetch(
+        "select relname from pg_class where relnamespace = 'views_g2'::regnamespace and relkind = 'r' and reltuples < 0"
+    )
+    assert unknown == [], "the planner knows nothing of these tables"
 
 
 async def test_a_rebuild_that_cannot_finish_leaves_the_live_views(world: World) -> None:

@@ -17,6 +17,10 @@ begin
         left join pg_attribute as a on a.attrelid = stable.oid and a.attname = b.attname
         where stable.relnamespace = 'views'::regnamespace and stable.relkind = 'v' and stable.relname <> 'generation'
             and (d.objsubid = 0 or a.attnum is not null)
+            and d.description is distinct from case d.objsubid
+                when 0 then obj_description(stable.oid, 'pg_class')
+                else col_description(stable.oid, a.attnum)
+            end
     loop
         if described.attribute is null then
             execute format('comment on view views.%I is %L', described.name, described.about);
