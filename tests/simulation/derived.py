@@ -2,17 +2,21 @@
 
 from collections.abc import Iterator
 
-from schemas.effects import encode_effect
+from schemas.effects import decode_effect, encode_effect
 from schemas.topics import THREAD_EFFECTS, THREAD_EVENTS_DLQ
+from schemas.windows import MINUTE_MS, is_counted
 from services.chassis.log import Incoming
 from services.projector.effects import effect_row
 from services.projector.projections import events
+from services.projector.settings import RollupsSettings
+from services.projector.windows import Cell, CellKey, count_effect
 from tests.simulation.invariants import Broken, Run, invariant
 from tests.simulation.memo import decode_incoming
 from tests.simulation.world import SimulationWorld
 from tests.support.service_world import TOPIC
 from tests.support.views_equal import assert_views_equal
 
+NAMES_MAX = RollupsSettings.model_fields["rollups_names_max"].default
 PARTITION, OFFSET = (events.COLUMNS.index(name) for name in ("partition", "offset"))
 
 
@@ -69,6 +73,26 @@ def effects_are_the_events_in_order(run: Run) -> Iterator[Broken]:
             encoded = encode_effect(effect_row(expected[offset]))
             if (effect.key, effect.value, effect.headers) != encoded:
                 yield Broken(f"the effect of {partition}/{offset} is {effect.value!r}, not {encoded.value!r}")
+
+
+@invariant
+def windows_are_what_the_effects_come_to(run: Run) -> Iterator[Broken]:
+    """Counted once, in one go: however often workers died, were moved or read copies."""
+    world = run.world
+    if not world.store.window_positions:
+        return
+    cells: dict[CellKey, Cell] = {}
+    for partition in range(world.options.partitions):
+        for record in first_copies(world, partition).values():
+            effect = decode_effect(record.value)
+            assert effect is not None
+            if is_counted(effect):
+                key = CellKey(effect.tenant, effect.time_ms // MINUTE_MS * MINUTE_MS, partition)
+                count_effect(cells.setdefault(key, Cell()), effect, NAMES_MAX, is_late=False)
+    found = world.store.window_cells
+    for key in sorted(cells.keys() | found.keys()):
+        if cells.get(key) != found.get(key):
+            yield Broken(f"the cell {key} is {found.get(key)}, not {cells.get(key)}")
 
 
 def first_copies(world: SimulationWorld, partition: int) -> dict[int, Incoming]:

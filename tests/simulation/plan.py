@@ -56,6 +56,8 @@ class Plan:
     """How many of the records the database refuses to store as they are."""
     view_commands: int
     """Of people who build the views anew, go back to others, or drop some."""
+    rollups: int
+    """Workers of the operations windows."""
 
     @classmethod
     def drawn(cls, rng: random.Random, choices: dict[str, Any]) -> "Plan":
@@ -95,6 +97,7 @@ class Plan:
             hasty=rng.random() < 0.3,
             refused=rng.choice([0, 0, 0, 0.01, 0.05]),
             view_commands=rng.choice([0, 0, 1, 2, 5]),
+            rollups=rng.choice([0, 0, 1, 2]),
         )
         return cls(**{**asdict(plan), **choices})
 

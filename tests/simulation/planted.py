@@ -49,6 +49,9 @@ APPLY = "services.projector.apply"
 LOOP = "services.projector.loop"
 EFFECTS = "services.projector.effects"
 SWAP = "services.projector.swap"
+WINDOWS = "services.projector.windows"
+WORKER = "services.projector.window_worker"
+WINDOWS_TWIN = "tests.support.memory_windows"
 
 SLOW_LOG = {"fetch_seconds_max": 1, "append_seconds_max": 0.2}
 TWO_RUNTIMES = SLOW_LOG | {"zombie_runtime": True, "acts": 5, "approval": "never", "threads": 3}
@@ -72,6 +75,7 @@ RACING = TWO_RUNTIMES | {
 REFUSING = {"refused": 0.05, "moves_every": 0.3, "database_seconds_max": 0.1}
 RELAYING = {"moves_every": 0.3, "append_seconds_max": 0.2, "projectors": 2, "append_trouble": 0.04, "view_commands": 2}
 REBUILDING = {"view_commands": 5, "moves_every": 0.3, "database_seconds_max": 0.1, "append_seconds_max": 0.2}
+COUNTING = {"rollups": 2, "partitions": 2, "moves_every": 0.3, "view_commands": 2, "append_seconds_max": 0.2}
 
 RULES = (
     Planted(
@@ -379,6 +383,31 @@ VIEWS = (
         """publish_from=stored)""",
         """publish_from=None)""",
         choices=REBUILDING | {"refused": 0.2},
+    ),
+    Planted(
+        "cells-of-before-counted-on",
+        WINDOWS,
+        """        self._cells.clear()
+""",
+        "",
+        choices=COUNTING,
+    ),
+    Planted(
+        "what-was-fed-before-counted",
+        WORKER,
+        """            self._fed.clear()
+""",
+        "",
+        choices=COUNTING,
+    ),
+    Planted(
+        "windows-of-who-was-overtaken",
+        WINDOWS_TWIN,
+        """            if any(stored[partition].next_offset != before.next_offset for partition, (before, _) in moved.items()):
+                raise OvertakenError("another worker counts these partitions")
+""",
+        "",
+        choices=COUNTING,
     ),
 )
 

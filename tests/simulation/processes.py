@@ -51,15 +51,15 @@ PROJECTOR: dict[str, Any] = {
 
 @cache
 def ingest_settings(instance: str) -> IngestSettings:
-    return _settings(IngestSettings, INGEST | {"instance": instance})
+    return settings_of(IngestSettings, INGEST | {"instance": instance})
 
 
 @cache
 def projector_settings(instance: str) -> ProjectorSettings:
-    return _settings(ProjectorSettings, PROJECTOR | {"instance": instance})
+    return settings_of(ProjectorSettings, PROJECTOR | {"instance": instance})
 
 
-def _settings(model: Any, changed: dict[str, Any]) -> Any:
+def settings_of(model: Any, changed: dict[str, Any]) -> Any:
     """What the machine's environment says of them is no part of a test."""
     fields = {name: info.get_default(call_default_factory=True) for name, info in model.model_fields.items()}
     return model.model_construct(**fields | changed)

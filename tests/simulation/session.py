@@ -17,6 +17,7 @@ from typing import Any
 import structlog
 
 from schemas.state import ThreadState
+from schemas.topics import THREAD_EFFECTS
 from tests.simulation import derived
 from tests.simulation import meaning as meaning  # noqa: PLC0414  # its invariants are among those that are checked
 from tests.simulation.clients import Clients, Watcher
@@ -37,6 +38,7 @@ REST_SECONDS = 300
 """Everything that waits for something has its own limit, and none of a few of them in a row is longer."""
 LOOK_SECONDS = 0.5
 DSN = "simulated"
+EFFECTS = THREAD_EFFECTS.name
 
 
 class Session:
@@ -135,10 +137,12 @@ class Session:
         """Nothing does."""
         deadline = asyncio.get_running_loop().time() + REST_SECONDS
         rested = 0
-        while rested < 2:
+        while True:
             self._check_problems()
             waits = list(what_waits())
             rested = 0 if waits else rested + 1
+            if rested == 2:
+                return
             if waits and asyncio.get_running_loop().time() > deadline:
                 raise ViolationError("every wait ends", Broken("; ".join(waits)))
             await asyncio.sleep(LOOK_SECONDS)
@@ -158,6 +162,7 @@ class Session:
                 yield f"{watcher.name} has seen {watcher.seq} of {judged[watcher.key].state.seq}"
         yield from self._views_behind()
         yield from self._effects_behind()
+        yield from self._windows_behind()
         yield from self._commands_running()
         for partition in range(world.options.partitions):
             for kind in (RuntimeProcess, ExecutorProcess):
@@ -180,6 +185,13 @@ class Session:
             told = len(derived.first_copies(self.world, partition))
             if told != self.world.end(partition):
                 yield f"{told} effects of {self.world.end(partition)} are told"
+
+    def _windows_behind(self) -> Iterator[str]:
+        world = self.world
+        for partition in range(world.options.partitions if self.plan.rollups else 0):
+            at, end = world.store.window_positions.get(partition), len(world.broker.records(EFFECTS, partition))
+            if end and (at is None or at.next_offset != end):
+                yield f"the windows are at {at} of {end}"
 
     def _check(self) -> None:
         check_all(self._run())

@@ -50,6 +50,7 @@ class Trouble:
             ("runtime", plan.runtimes),
             ("executor", plan.executors),
             ("ingest", plan.ingests),
+            ("rollups", plan.rollups),
         ):
             for number in range(count):
                 self._want(kind, f"{kind}{number}")

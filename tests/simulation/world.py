@@ -21,6 +21,7 @@ from services.tool_executor.reconcile import ReconcileLimits
 from tests.simulation.model import CLIENT_TOOL as CLIENT_TOOL_NAME
 from tests.simulation.plan import Plan
 from tests.simulation.processes import IngestProcess, ProjectorProcess
+from tests.simulation.rollups import RollupsProcess
 from tests.simulation.story import Story
 from tests.support.ledger import EFFECTS, Ledger
 from tests.support.memory_tables import EVENT_ID
@@ -65,6 +66,7 @@ KINDS: dict[str, type[Process]] = {
     "executor": ExecutorProcess,
     "ingest": IngestProcess,
     "projector": ProjectorProcess,
+    "rollups": RollupsProcess,
 }
 
 

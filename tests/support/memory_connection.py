@@ -79,9 +79,11 @@ class MemoryConnection:
     def transaction(self) -> AbstractAsyncContextManager[None]:
         return _errors_as_asyncpg(self.session.transaction())
 
-    async def execute(self, statement: str) -> None:
-        if not statement.startswith("set local lock_timeout"):
+    async def execute(self, statement: str, *, timeout: float | None = None) -> None:  # asyncpg's
+        """What changes no rows."""
+        if not statement.startswith(("set local lock_timeout", "analyze ")):
             raise NotImplementedError(statement)
+        await self.ask(lambda: None)
 
     async def fetchval(self, statement: str, *_: object) -> Any:
         if "pg_try_advisory_lock" in statement:

@@ -17,6 +17,7 @@ from services.projector.errors import GenerationGoneError, StoreAwayError, Store
 from services.projector.generations import check_generation
 from services.projector.projections.batch import PROJECTION_VERSION, Batch, Kept
 from services.projector.store import Claim, Generation, Span
+from services.projector.windows import Cell, CellKey, Position
 from tests.support.memory_tables import Journal, Refuses, Tables
 
 TOPIC: Final = THREAD_EVENTS.name
@@ -53,6 +54,8 @@ class MemoryDatabase:
         self.generations: dict[int, Made] = {}
         self.relay_positions: dict[Any, tuple[str, int]] = {}
         """Outside of the generations: cluster and offset, by topic and partition."""
+        self.window_positions: dict[int, Position] = {}
+        self.window_cells: dict[CellKey, Cell] = {}
         self.went_back = 0
         """How often what was committed was not there any more: lost, or dropped."""
         self._numbers = 0
@@ -97,7 +100,8 @@ class MemoryDatabase:
         self.crashes += 1
         self.generations.clear()
         if altogether:
-            self.relay_positions.clear()
+            for outside in (self.relay_positions, self.window_positions, self.window_cells):
+                outside.clear()
         self.journal.flushed()
         self.went_back += 1
         self._end_sessions()
