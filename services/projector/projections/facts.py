@@ -91,10 +91,9 @@ def _of_failure(_: Applied, data: StepFailed) -> Facts:
 
 def _of_answer(applied: Applied, data: StepFinished) -> Facts:
     turn = applied.before.turn
-    said: Facts = {"turn": data.turn, "step": data.step}
-    if turn is not None and turn.step is not None:
-        said["step_ms"] = max(0, applied.record.time_ms - turn.step.started_ms)
-    return said | _usage(applied.before, data.turn, data.usage)
+    step = None if turn is None else turn.step
+    took: Facts = {} if step is None else {"step_ms": max(0, applied.record.time_ms - step.started_ms)}
+    return {"turn": data.turn, "step": data.step} | took | _usage(applied.before, data.turn, data.usage)
 
 
 def _of_compaction(applied: Applied, data: ContextCompacted) -> Facts:
@@ -189,8 +188,7 @@ def _tell_end(said: Facts, applied: Applied, turn: Turn) -> None:
     said["turn_ms"] = turn_ms = max(0, ended_ms - turn.started_ms)
     if waited_ms:
         said["waited_ms"] = min(waited_ms, turn_ms)
-    if applied.after.last_outcome is not None:
-        said["outcome"] = applied.after.last_outcome
+    said["outcome"] = applied.after.last_outcome or "interrupted"
 
 
 def _tell_standing(said: Facts, before: Mapping[str, Call], after: Mapping[str, Call]) -> None:

@@ -1,5 +1,6 @@
 """What can be counted of a record: each number for the events that have it, and that their sums are the fold's."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -7,7 +8,9 @@ from schemas.codec import Record
 from schemas.effects import Facts
 from schemas.events import Failure, ThreadImportEnded
 from schemas.thread import Verdict
+from services.projector.projections import events
 from services.projector.projections.changes import Applied
+from services.projector.projections.events import bare_event_row, event_row
 from services.projector.projections.facts import Facts as Said
 from services.projector.projections.facts import facts
 from tests.support.histories import (
@@ -134,6 +137,19 @@ def test_a_call_that_ran_has_its_tool_and_time() -> None:
     history = History().with_running_call()
     history.apply(finished(history.only_call))
     assert last(history) == {"call": "1.1.0", "tool": "shell", "outcome": "succeeded", "tool_ms": 12}
+
+
+def test_a_call_that_never_ran_has_no_time() -> None:
+    history = History().with_running_call(last=True)
+    history.apply(finished(history.only_call, "not_started"))
+    assert last(history) == {"call": "1.1.0", "tool": "shell", "outcome": "not_started"}
+
+
+def test_a_bare_row_does_without_facts_that_cannot_be_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    (one, *_) = applied(History().in_turn())
+    assert bare_event_row(one, 0)[-1] == event_row(one, 0, b"{}")[-1]
+    monkeypatch.setattr(events, "facts", lambda _: 1 / 0)
+    assert bare_event_row(one, 0)[-1] is None
 
 
 def test_an_unknown_call_counts_until_somebody_says_what_became_of_it() -> None:

@@ -237,6 +237,21 @@ def test_names_beyond_the_limit_are_others() -> None:
     assert cell.counts["failures/tool_call/failed"] == 6
 
 
+def test_a_lost_attempt_is_a_failure_and_a_record_without_facts_is_nothing() -> None:
+    lost = effect(0).model_copy(update={"type": "tool_call.lost", "facts": None})
+    cell = Cell()
+    count_effect(cell, lost, 3, is_late=False)
+    count_effect(cell, lost.model_copy(update={"offset": 1, "effect": "superseded"}), 3, is_late=False)
+    assert cell.counts == {"failures/tool_call/lost": 1}
+
+
+def test_a_failed_model_call_and_tokens_count_by_kind_and_model() -> None:
+    cell = Cell()
+    count_effect(cell, effect(0, error_kind="overloaded"), 3, is_late=False)
+    count_effect(cell, effect(1, model="m", input_tokens=5, output_tokens=0, cached_tokens=2), 3, is_late=False)
+    assert cell.counts == {"failures/step/overloaded": 1, "responses/m": 1, "input_tokens/m": 5, "cached_tokens/m": 2}
+
+
 def test_what_comes_again_is_not_counted_again() -> None:
     cell = Cell()
     count_effect(cell, effect(4, inputs=1), 3, is_late=False)
