@@ -15,7 +15,7 @@ from typing import Final, Literal
 import asyncpg
 import structlog
 
-from services.chassis.log import Log, LogError, TopicPartition
+from services.chassis.log import Log, TopicPartition
 from services.projector.build import Build, Filling, OnPositions, Positions
 from services.projector.compare import Difference, differences_between
 from services.projector.database import AWAY, connect
@@ -34,6 +34,7 @@ from services.projector.generations import (
 from services.projector.postgres_store import PostgresStore
 from services.projector.same_log import is_built_from
 from services.projector.settings import ProjectorSettings
+from services.projector.sparing import Sparing
 from services.projector.store import Generation
 from services.projector.swap import stored_positions, swap
 from services.projector.workers import Workers
@@ -41,8 +42,6 @@ from services.projector.workers import Workers
 DIFFERENCES_SHOWN_MAX: Final = 20
 ANALYZE_SECONDS_MAX: Final = 600
 """For one table: a sample of it is read, however large it is."""
-STANDS_STILL_LOOKS: Final = 5
-"""A live generation that has not moved for so many looks is written by nobody."""
 
 logger = structlog.get_logger()
 
@@ -189,10 +188,10 @@ class Rebuild:
         self._generation = generation
         self._old = old
         self._filling = _filling(log, dsn, settings, generation)
+        self._sparing = Sparing(log, dsn, settings, self._filling)
         self._begins: Positions = {}
         self._done_before = 0
         self._is_same_log = False
-        self._is_paused = False
         self._started = asyncio.get_running_loop().time()
 
     async def run(self, *, compare: bool, force: bool) -> None:
@@ -204,14 +203,13 @@ class Rebuild:
             await self._filling.open()
             self._begins = await log.begin_offsets(self._filling.positions())
             self._done_before = self._done()
-            async with self._sparing(old if self._is_same_log else None):
+            async with self._sparing.of(old if self._is_same_log else None):
                 if compare and old is not None and self._is_same_log:
                     await self._catch_up(lambda: self._positions_of(old))
                     self._judge(old, await self._compared(old), force=force)
                 await self._catch_up(self._ends)
                 await self._alone.do(self._analyze)
                 await self._catch_up(self._ends)
-            self._filling.go_on()
             await swap(
                 self._alone,
                 log,
@@ -258,50 +256,6 @@ class Rebuild:
     async def _positions_of(self, generation: Generation) -> dict[TopicPartition, int]:
         stored = await self._alone.do(lambda connection: stored_positions(connection, generation))
         return {tp: stored.get(tp, 0) for tp in self._filling.positions()}
-
-    # Sparing the live generation
-
-    @contextlib.asynccontextmanager
-    async def _sparing(self, live: Generation | None) -> AsyncIterator[None]:
-        if live is None:
-            yield
-            return
-        watching = asyncio.create_task(self._watch(live), name="watch-live-generation")
-        try:
-            yield
-        finally:
-            watching.cancel()
-            await asyncio.wait([watching])
-
-    async def _watch(self, live: Generation) -> None:
-        """Where nobody writes the live one, pausing does not help it."""
-        settings = self._settings
-        connection: asyncpg.Connection | None = None
-        before: Positions | None = None
-        looks_since_it_moved = STANDS_STILL_LOOKS
-        try:
-            while True:
-                with contextlib.suppress(LogError, asyncpg.PostgresError, *AWAY):
-                    if connection is None or connection.is_closed():
-                        connection = await connect(self._dsn, settings)
-                    stored = await stored_positions(connection, live)
-                    ends = await self._log.end_offsets(stored)
-                    lag = sum(ends[tp] - at for tp, at in stored.items())
-                    looks_since_it_moved = 0 if before not in (None, stored) else looks_since_it_moved + 1
-                    is_written = looks_since_it_moved < STANDS_STILL_LOOKS
-                    self._pause_if(is_written and lag > settings.projector_rebuild_live_lag_max)
-                    before = stored
-                await asyncio.sleep(settings.projector_rebuild_look_seconds)
-        finally:
-            if connection is not None:
-                connection.terminate()
-
-    def _pause_if(self, is_behind: bool) -> None:
-        if is_behind == self._is_paused:
-            return
-        self._is_paused = is_behind
-        logger.info("rebuild_pauses" if is_behind else "rebuild_goes_on")
-        (self._filling.pause if is_behind else self._filling.go_on)()
 
     # Comparing
 
@@ -389,7 +343,7 @@ class Rebuild:
                 done + sum(max(0, end - positions.get(tp, end)) for tp, end in ends.items()),
                 asyncio.get_running_loop().time() - self._started,
                 done - self._done_before,
-                self._is_paused,
+                self._sparing.is_paused,
                 found,
             )
         )
