@@ -105,6 +105,16 @@ def test_rows_show_what_the_state_says(choices: list[Choice]) -> None:
     assert [row["finished_seq"] for row in steps if row["finished_seq"]] == [row["seq"] for row in applied]
     open_turn = state.turn.turn if state.turn is not None else None
     assert all(row["turn"] == open_turn for row in steps if row["status"] == "open")
+    plan, versions = state.plan, {row["version"]: row["status"] for row in tables.all("plans")}
+    assert sorted(versions) == list(range(1, plan.last_version + 1))
+    assert [version for version in versions if versions[version] == "waiting"] == list(filter(None, [plan.waiting]))
+    assert [version for version in versions if versions[version] == "in_force"] == list(filter(None, [plan.in_force]))
+    tasks = [row for row in tables.all("tasks") if row["version"] == plan.in_force]
+    assert {row["task"]: (row["status"], row["child"]) for row in tasks}.items() <= {
+        name: (standing.status, standing.child) for name, standing in plan.tasks.items()
+    }.items()
+    left = [row["status"] for row in tables.all("tasks") if row["version"] != plan.in_force]
+    assert not {"pending", "running"} & set(left)
 
 
 @given(st.lists(any_records(), max_size=30))

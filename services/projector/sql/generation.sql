@@ -356,7 +356,7 @@ comment on column items.thread is 'In which it is.';
 comment on column items.seq is 'Of the record that brought it.';
 comment on column items.part is 'Number within that record, from 0.';
 comment on column items.kind is 'message, reasoning, tool_call, tool_result, resolution or summary.';
-comment on column items.turn is 'Null for a message that waits, and for a summary.';
+comment on column items.turn is 'Null for a message that waits; of a summary, the last turn that it may speak of.';
 comment on column items.step is 'Null for inputs that started a turn, and for a summary.';
 comment on column items.place is 'Seq of the record that put it into the context; null for a message that waits.';
 comment on column items.content is 'As the model is shown it.';
@@ -365,7 +365,7 @@ comment on column items.input is 'Id of the input that a user''s message is.';
 comment on column items.call is 'Of calls and their results.';
 comment on column items.dropped is 'Kind of the event by which a waiting message was withdrawn or discarded.';
 comment on column items.rewound_at is 'Seq of the rewind that took it out of the context.';
-comment on column items.compacted_at is 'Seq of the summary that stands for it.';
+comment on column items.compacted_at is 'Seq of the summary that stands for it; null again once a rewind has taken that summary away.';
 
 create table plans (
     tenant text not null,
