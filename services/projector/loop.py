@@ -175,8 +175,7 @@ class Projector:
             await self._read_more(reader, pacing)
         if self._broken is not None:
             return
-        records = [incoming for of_partition in self._read.values() for incoming in of_partition]
-        self._read.clear()
+        records = self._next_batch()
         if records:
             pacing.took(len(records), asyncio.get_running_loop().time())
             await self._patiently(reader, self._held.submit(records), stopping)
@@ -208,6 +207,24 @@ class Projector:
             return True
         held = sum(len(incoming.value or b"") for records in self._read.values() for incoming in records)
         return held >= settings.projector_batch_bytes_max
+
+    def _next_batch(self) -> list[Incoming]:
+        """Of what was read as much as one batch may hold; the rest is the next one, before more is read."""
+        settings = self._settings
+        bytes_left = settings.projector_batch_bytes_max
+        batch: list[Incoming] = []
+        for partition, records in list(self._read.items()):
+            taken = 0
+            for incoming in records[: settings.projector_batch_records_max - len(batch)]:
+                if bytes_left <= 0:
+                    break
+                bytes_left -= len(incoming.value or b"")
+                taken += 1
+            batch += records[:taken]
+            del self._read[partition]
+            if taken < len(records):
+                self._read[partition] = records[taken:]
+        return batch
 
     async def _patiently(self, reader: Reader, work: Coroutine[Any, Any, object], stopping: asyncio.Event) -> None:
         """Give the database some time; after that pause reading, and keep polling only to stay a member."""

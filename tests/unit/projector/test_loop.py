@@ -12,6 +12,8 @@ from prometheus_client import CollectorRegistry
 from schemas.ids import ThreadKey
 from schemas.topics import THREAD_EVENTS, THREAD_EVENTS_DLQ
 from services.chassis.log import Incoming, Outgoing
+from services.chassis.settings import MIB
+from services.projector.apply import Applier
 from services.projector.errors import OtherLogError
 from services.projector.loop import Projector
 from services.projector.metrics import ProjectorMetrics
@@ -44,23 +46,28 @@ class World:
         records = [Outgoing(key, made.value, made.headers, made.record.time_ms) for made in history.encoded]
         await self.client.appender.append(TOPIC, self.partition_of(history.key), records)
 
+    async def append_bytes(self, number: int, size: int) -> None:
+        """A record that nobody can read."""
+        key = key_of(number)
+        await self.client.appender.append(TOPIC, self.partition_of(key), [Outgoing(key.to_bytes(), b"x" * size, (), 1)])
+
     def partition_of(self, key: ThreadKey) -> int:
         return self.client.partition_for(key.to_bytes(), PARTITIONS)
 
     def records(self) -> Mapping[int, Sequence[Incoming]]:
         return {partition: self.broker.records(TOPIC, partition) for partition in range(PARTITIONS)}
 
-    async def start(self, instance: str, incarnation: str = "1") -> "Running":
+    async def start(self, instance: str, incarnation: str = "1", **changed: Any) -> "Running":
         log = self.broker.connect(f"projector-{instance}")
-        settings = ProjectorSettings(instance=instance)
+        settings = ProjectorSettings(instance=instance, **changed)
         metrics = ProjectorMetrics.register(CollectorRegistry())
         projector = await Projector.start(log, self.views, settings, self.clock, metrics, incarnation)
         stopping = asyncio.Event()
         return Running(log, stopping, asyncio.create_task(projector.run(stopping)))
 
     @asynccontextmanager
-    async def projector(self, instance: str = "0") -> AsyncIterator[None]:
-        running = await self.start(instance)
+    async def projector(self, instance: str = "0", **changed: Any) -> AsyncIterator[None]:
+        running = await self.start(instance, **changed)
         try:
             yield
         finally:
@@ -97,6 +104,29 @@ async def test_what_is_appended_is_shown() -> None:
             await world.append_turn(number)
         await world.caught_up()
         world.assert_equal()
+
+
+@in_virtual_time
+async def test_a_batch_holds_no_more_than_it_may_however_much_one_poll_brings(monkeypatch: pytest.MonkeyPatch) -> None:
+    batches: list[Sequence[Incoming]] = []
+    submit = Applier.submit
+
+    async def counted(applier: Applier, records: Sequence[Incoming]) -> None:
+        batches.append(records)
+        await submit(applier, records)
+
+    monkeypatch.setattr(Applier, "submit", counted)
+    world = World()
+    for number in range(12):
+        await world.append_turn(number)
+    for number in range(5):
+        await world.append_bytes(number, 700_000)
+    async with world.projector(projector_batch_records_max=10, projector_batch_bytes_max=MIB):
+        await world.caught_up()
+        world.assert_equal()
+    sizes = [sum(len(incoming.value or b"") for incoming in records) for records in batches]
+    assert max(map(len, batches)) == 10
+    assert MIB < max(sizes) <= MIB + 700_000 + 10_000, "the record that fills it may be over"
 
 
 @in_virtual_time
