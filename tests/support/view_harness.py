@@ -33,9 +33,11 @@ from services.projector.effects import RelayStore
 from services.projector.generations import drop_views, migrate
 from services.projector.postgres_relay import PostgresRelayStore
 from services.projector.postgres_store import PostgresStore, PostgresStores
+from services.projector.postgres_windows import PostgresWindowStore
 from services.projector.projections.batch import Batch, Kept
-from services.projector.settings import ProjectorSettings
+from services.projector.settings import ProjectorSettings, RollupsSettings
 from services.projector.store import Generation, GenerationStore, Stores
+from services.projector.windows import WindowStore
 from services.runtime import transcripts
 from services.runtime.transcripts import PostgresTranscripts, TranscriptStore
 from tests.support import histories
@@ -43,6 +45,7 @@ from tests.support.applying import applier_of
 from tests.support.histories import KEY, plain_turn
 from tests.support.memory_relay import MemoryRelayStore
 from tests.support.memory_views import MemoryViews
+from tests.support.memory_windows import MemoryWindowStore
 from tests.support.views_equal import decode_incoming
 from tests.support.walks import as_read
 
@@ -79,6 +82,9 @@ class Views(Protocol):
     @property
     def relay(self) -> RelayStore: ...
 
+    @property
+    def windows(self) -> WindowStore: ...
+
     def history(self, page_bytes_max: int = PAGE_BYTES_MAX) -> History: ...
 
     async def drop(self) -> None: ...
@@ -110,6 +116,7 @@ class InMemory:
         self.transcripts: TranscriptStore = views
         self.commands: CommandViews = views
         self.relay: RelayStore = MemoryRelayStore(views)
+        self.windows: WindowStore = MemoryWindowStore(views)
 
     def history(self, page_bytes_max: int = PAGE_BYTES_MAX) -> History:
         self._views.page_bytes_max = page_bytes_max
@@ -146,6 +153,7 @@ class InPostgres:
         database = Database(TenantPool(self.pool), SECONDS_MAX)
         self.stores = _StoresToClose(self.dsn)
         self.relay: RelayStore = PostgresRelayStore(self.dsn, ProjectorSettings())
+        self.windows: WindowStore = PostgresWindowStore(self.dsn, RollupsSettings())
         self.states: States = PostgresStates(self.pool)
         self.transcripts: TranscriptStore = PostgresTranscripts(self.pool, _sql_beside(transcripts.__file__))
         sql = _sql_beside(ingest_views.__file__)
@@ -198,6 +206,7 @@ async def in_postgres(dsn: str, server_dsn: str) -> AsyncIterator[InPostgres]:
         for store in views.stores.opened:
             await store.close()
         await views.relay.close()
+        await views.windows.close()
         pool.terminate()
 
 
