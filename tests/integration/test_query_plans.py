@@ -68,8 +68,7 @@ VALUES: Final[Mapping[str, str]] = {
     "ingest/page_turns": f"({OF_THREAD}, {TURNS // 2}, 50)",
     "ingest/page_unknown_calls": f"('{TENANT}', 'thread-2', 1, 1, 0, 50)",
     "ingest/page_unknown_calls_of_thread": f"('{TENANT}', 'thread-140', '', 0, 0, -1, 50)",
-    "ingest/page_usage": f"('{TENANT}', '2026-01-03', '2026-01-04', '2026-01-03', 'm0', 50)",
-    "ingest/page_usage_of_thread": f"({OF_THREAD}, '2026-01-03', '2026-01-04', '2026-01-03', 'm0', 50)",
+    "ingest/page_usage": f"('{TENANT}', '2026-01-03', '2026-01-03 01:00', '2026-01-03', '', 50)",
     "ingest/positions": "('thread-events')",
     "ingest/state_newest": f"({OF_THREAD}, {EVENTS}, 10000, 4194304)",
     "ingest/state_records": f"({OF_THREAD}, {MIDDLE}, {EVENTS}, 500, 4194304)",
@@ -100,7 +99,7 @@ VALUES: Final[Mapping[str, str]] = {
     "projector/restore_items": f"('{{{TENANT}}}', '{{{THREAD}}}', '{{{EVENTS + 1}}}')",
     "projector/compact_items": f"('{{{TENANT}}}', '{{{THREAD}}}', '{{{EVENTS - 4800}}}', '{{{EVENTS + 1}}}')",
 }
-"""By service and name of the statement."""
+"""By service and name of the statement. Not of those that add up: they read what there is to add, and no more."""
 
 
 def statements() -> list[Path]:
