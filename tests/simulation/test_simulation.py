@@ -20,8 +20,15 @@ SEEDS_PER_TEST = 10
 NEW_SEEDS = 1_000
 SEEDS_TOLD = [83, 84, 85]
 MUCH = {
-    **{"moves_every": 0.3, "tool_trouble": 0.3, "append_trouble": 0.04, "hasty": True, "ingests": 2, "watchers": 2},
-    **{"refused": 0.01, "view_commands": 5, "rollups": 2},
+    "moves_every": 0.3,
+    "tool_trouble": 0.3,
+    "append_trouble": 0.04,
+    "hasty": True,
+    "ingests": 2,
+    "watchers": 2,
+    "refused": 0.01,
+    "view_commands": 5,
+    "rollups": 2,
 }
 OTHER_HASHES = "77"
 
