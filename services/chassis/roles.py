@@ -94,8 +94,9 @@ async def _as_administrator(connection: asyncpg.Connection, statement: str) -> N
         await connection.execute(statement)
     except asyncpg.InsufficientPrivilegeError as error:
         login = await connection.fetchval("select session_user")
+        reason = str(error).partition("\n")[0]
         raise RolesError(
-            f"the login {login} may not `{statement}` ({error}); let an administrator run that statement, and "
+            f"the login {login} may not `{statement}` ({reason}); let an administrator run it, and "
             f"`grant {PROJECTOR} to {login}`, once for this server, then run `threadlog migrate` again"
         ) from error
 

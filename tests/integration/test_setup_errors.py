@@ -38,6 +38,8 @@ NOBODY_ANSWERS: Final = "127.0.0.1:1"
 SECRET: Final = "s3cret-of-the-dsn"
 SECONDS_MAX: Final = 120
 
+pytestmark = pytest.mark.timeout(600)  # dozens of processes, each of which imports a service
+
 
 class Ended(NamedTuple):
     what: str
@@ -265,49 +267,64 @@ def own_server(folder: Path) -> Iterator[str]:
         yield running.address
 
 
-async def test_logins_and_roles_of_a_server_of_ones_own(own_server: str) -> None:
+@pytest.fixture
+async def owned_by_ann(own_server: str) -> str:
+    """The DSN of its administrator, to an empty database that belongs to a login with a password."""
     async with administering(own_server) as connection:
         await connection.execute(f"create role ann login password '{SECRET}'")
         await connection.execute("create database threadlog owner ann")
-    empty = urlsplit(own_server)._replace(path="/threadlog").geturl()
-    # A password that is wrong, one that is missing, and a login that does not exist.
-    for login, said in ((f"ann:{SECRET}-not", "ann"), ("ann", "ann"), (f"bob:{SECRET}", "bob")):
-        ended = [*await services(with_login(empty, login)), *await commands(with_login(empty, login))]
-        assert_said(ended, f"does not let {said} in", "correct user or password in THREADLOG_POSTGRES_DSN")
-    # No roles: nothing was ever migrated on this server.
-    assert_said(await services(empty), "has no role threadlog_", "run `threadlog migrate`, which makes it")
-    ann = with_login(empty, f"ann:{SECRET}")
-    # An owner who may make no roles, one who may but not BYPASSRLS, and who was helped by an administrator.
+    return urlsplit(own_server)._replace(path="/threadlog").geturl()
+
+
+@pytest.mark.parametrize(("login", "name"), [(f"ann:{SECRET}-not", "ann"), ("ann", "ann"), (f"bob:{SECRET}", "bob")])
+async def test_a_login_that_is_refused(owned_by_ann: str, login: str, name: str) -> None:
+    """Its password is wrong, or missing, or there is no such login."""
+    dsn = with_login(owned_by_ann, login)
+    ended = await asyncio.gather(run(("services", "run", "ingest"), dsn, {}), run(("migrate",), dsn, {}))
+    assert_said(ended, f"does not let {name} in", "correct user or password in THREADLOG_POSTGRES_DSN")
+
+
+async def test_migrating_without_being_a_superuser(owned_by_ann: str) -> None:
+    ann = with_login(owned_by_ann, f"ann:{SECRET}")
+    assert_said(await services(owned_by_ann), "has no role threadlog_", "run `threadlog migrate`, which makes it")
     assert_said([await run(("migrate",), ann, {})], "the login ann may not `create role threadlog_", "administrator")
-    async with administering(own_server) as connection:
+    async with administering(owned_by_ann) as connection:
         await connection.execute("alter role ann createrole")
         refused = await run(("migrate",), ann, {})
         assert_said([refused], "`create role threadlog_projector nologin noinherit bypassrls`", "administrator")
-        await connection.execute(refused.lines[0].split("`")[1])
-        await connection.execute(f"grant {PROJECTOR} to ann")
-    migrating = await run(("migrate",), ann, {})
-    assert migrating.status == 0, migrating
-    assert (await run(("migrate",), ann, {})).status == 0
-    async with administering(empty) as connection:
-        members = "select count(*) from pg_auth_members where member = 'ann'::regrole and roleid = $1::regrole"
-        assert await connection.fetchval(members, PROJECTOR) > 0
+        for statement in refused.lines[0].split("`")[1:4:2]:  # as it was told
+            await connection.execute(statement)
+    for _ in range(2):
+        migrating = await run(("migrate",), ann, {})
+        assert migrating.status == 0, migrating
+    app = with_login(owned_by_ann, f"app:{SECRET}")
+    async with administering(owned_by_ann) as connection:
         await connection.execute(f"create role app login password '{SECRET}'")
         for role in (INGEST, RUNTIME, EXECUTOR, PROJECTOR, "threadlog_keys"):
             await connection.execute(f"grant {role} to app")
-    app = with_login(empty, f"app:{SECRET}")
     for each in await services(app):
         assert "log_waits_for_broker" in each.said, each
     key = await run(CREATE_KEY, app, {})
     assert key.status == 0, key
-    # Roles that may do more than they should are refused: a policy would not bind them.
-    async with administering(empty) as connection:
-        await connection.execute("alter role threadlog_reader bypassrls")
-    assert_said([*await services(app), await run(("migrate",), ann, {})], "`alter role threadlog_reader nobypassrls`")
-    async with administering(empty) as connection:
-        await connection.execute(
-            "alter role threadlog_reader nobypassrls; grant threadlog_projector to threadlog_reader"
-        )
-    assert_said(await services(app), "`revoke threadlog_projector from threadlog_reader`", status=2)
+
+
+async def test_roles_that_may_do_more_than_they_should(owned_by_ann: str) -> None:
+    await migrate_all(Settings(postgres_dsn=owned_by_ann))
+    for statement, said in (
+        ("alter role threadlog_reader bypassrls", "`alter role threadlog_reader nobypassrls`"),
+        ("alter role threadlog_operator superuser", "`alter role threadlog_operator nosuperuser`"),
+        (f"grant {PROJECTOR} to threadlog_reader", f"`revoke {PROJECTOR} from threadlog_reader`"),
+    ):
+        async with administering(owned_by_ann) as connection:
+            await connection.execute(statement)
+            ingest, migrating = (
+                run(("services", "run", "ingest"), owned_by_ann, {}),
+                run(("migrate",), owned_by_ann, {}),
+            )
+            ended = await asyncio.gather(ingest, migrating)
+            assert_said(ended, said)
+            await connection.execute(ended[0].lines[0].rpartition("`")[0].rpartition("`")[2])
+    assert (await run(("migrate",), owned_by_ann, {})).status == 0
 
 
 async def test_many_databases_of_one_server_migrate_at_once(own_server: str) -> None:
