@@ -42,7 +42,8 @@ class Settings(BaseSettings):
     kafka_delivery_timeout_seconds: float = Field(default=30, gt=0)
     """From an append to its failure when the broker does not acknowledge."""
     kafka_poll_records_max: int = Field(default=5_000, ge=1)
-    kafka_fetch_bytes_max: int = Field(default=16 * MIB, ge=4 * MIB)
+    kafka_fetch_bytes_max: int = Field(default=4 * MIB, ge=4 * MIB)
+    """Of one answer of the broker. A reader that is behind holds about ten times as much; more makes it no faster."""
     kafka_busy_threads: int = Field(default=8, ge=1)
     """A reader that gets records of so many threads within 50 ms pauses between fetches, so that each brings more: CPU
     for a little latency.
