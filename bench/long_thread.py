@@ -24,6 +24,8 @@ LONG_EVENTS = 100_000
 SHORT_EVENTS = 100
 LAST_TURNS = 4
 """After the compaction."""
+PAGE_ROWS = 20
+"""Both threads have as many: a page of the long one must not be longer."""
 APPEND_RECORDS = 2_000
 ROUNDS = 15
 TURN_SECONDS_MAX = 30.0
@@ -67,11 +69,11 @@ def _reads(client: ThreadlogClient) -> dict[str, Callable[[History], Awaitable[o
 
     return {
         "thread": lambda log: client.thread(thread(log)),
-        "events, first page": lambda log: client.events(thread(log)),
+        "events, first page": lambda log: client.events(thread(log), limit=PAGE_ROWS),
         "events, last page": lambda log: client.events(thread(log), after=log.state.seq - 50),
-        "items, first page": lambda log: client.items(thread(log)),
-        "turns, first page": lambda log: client.turns(thread(log)),
-        "tool calls, first page": lambda log: client.tool_calls(thread(log)),
+        "items, first page": lambda log: client.items(thread(log), limit=PAGE_ROWS),
+        "turns, first page": lambda log: client.turns(thread(log), limit=LAST_TURNS),
+        "tool calls, first page": lambda log: client.tool_calls(thread(log), limit=2 * LAST_TURNS),
         "stream, from the end": lambda log: _first_event(client, thread(log), log.state.seq - 10),
         "stream, from the start": lambda log: _first_event(client, thread(log), 0),
     }
