@@ -6,16 +6,19 @@ its cursor goes on where it was.
 
 import datetime as dt
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import asyncpg
 
+from schemas.envelope import TIME_MS_MAX
 from schemas.errors import Fault
 from services.ingest.answers import Answer, Time
 from services.ingest.database import Database
 from services.ingest.problems import BAD_CURSOR, Problem, ProblemError
 from services.ingest.reads import Page, decode_cursor, encode_cursor
 
+PARTITION_MAX: Final = 2**31 - 1
+"""As Kafka and the database count them."""
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _BEFORE_ALL = (dt.datetime.max.replace(tzinfo=dt.UTC), "", 0, 0)
 _SINCE_EVER = dt.datetime.min.replace(tzinfo=dt.UTC)
@@ -95,8 +98,7 @@ def as_text(row: asyncpg.Record) -> Mapping[str, object]:
 
 def _place(cursor: str) -> tuple[dt.datetime, str, int, int]:
     at_ms, topic, partition, offset = decode_cursor(cursor, (int, str, int, int))
-    try:
-        at = _EPOCH + dt.timedelta(milliseconds=int(at_ms))
-    except OverflowError:
-        raise ProblemError(Problem(BAD_CURSOR, "The cursor is not one that this list has given.")) from None
-    return at, str(topic), int(partition), int(offset)
+    at_ms, partition = int(at_ms), int(partition)
+    if at_ms > TIME_MS_MAX or partition > PARTITION_MAX:
+        raise ProblemError(Problem(BAD_CURSOR, "The cursor is not one that this list has given."))
+    return _EPOCH + dt.timedelta(milliseconds=at_ms), str(topic), partition, int(offset)

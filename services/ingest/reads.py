@@ -14,6 +14,7 @@ import asyncpg
 import orjson
 import pydantic_core
 
+from schemas.canonical import unstorable
 from schemas.ids import EventId, TenantId, ThreadId, ThreadKey, is_name
 from services.ingest.database import Database
 from services.ingest.problems import BAD_CURSOR, Problem, ProblemError
@@ -184,7 +185,7 @@ def _after_thread(cursor: str | None) -> tuple[dt.datetime, str]:
 def _after_usage(cursor: str | None) -> tuple[dt.date, str]:
     if cursor is None:
         return dt.date.min, ""
-    day, model = decode_cursor(cursor, (str, str), str.isprintable)
+    day, model = decode_cursor(cursor, (str, str), lambda text: unstorable(text) is None)
     try:
         return dt.date.fromisoformat(str(day)), str(model)
     except ValueError:

@@ -11,6 +11,7 @@ from typing import Literal, NamedTuple
 import asyncpg
 import orjson
 
+from schemas.envelope import TIME_MS_MAX
 from schemas.windows import (
     FAILURES,
     INPUTS,
@@ -117,7 +118,7 @@ class OpsWindows:
         """Whole steps: what is chosen begins earlier and ends later where it cuts one. Raises ProblemError."""
         step_ms = chosen.step_minutes * MINUTE_MS
         from_ms = chosen.from_ms // step_ms * step_ms
-        to_ms = -(-chosen.to_ms // step_ms) * step_ms
+        to_ms = min(-(-chosen.to_ms // step_ms) * step_ms, TIME_MS_MAX)
         after = (_moment(from_ms), "") if cursor is None else _place(cursor)
         rows = await self._database.fetch_as_operator(
             self._sql["ops_windows"],

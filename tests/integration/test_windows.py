@@ -9,6 +9,7 @@ from typing import Any
 import asyncpg
 import pytest
 
+from schemas.envelope import TIME_MS_MAX
 from schemas.windows import MINUTE_MS
 from services.chassis.postgres import open_pool
 from services.chassis.roles import INGEST, ROLLUPS
@@ -162,6 +163,11 @@ async def test_partitions_and_minutes_are_merged(store: PostgresWindowStore, win
     assert paged == page["data"]
     with pytest.raises(ProblemError):
         await read(windows, "nonsense")
+
+
+async def test_the_last_step_of_time_can_be_asked_for(windows: OpsWindows) -> None:
+    page = await read(windows, from_ms=TIME_MS_MAX - 3_600_000, to_ms=TIME_MS_MAX, step_minutes=1_440)
+    assert page == {"data": [], "next_cursor": None}
 
 
 async def test_only_operators_see_all_tenants(store: PostgresWindowStore, settings: RollupsSettings) -> None:

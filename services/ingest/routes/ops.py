@@ -9,7 +9,7 @@ from starlette.responses import Response
 from schemas.errors import Fault
 from schemas.ids import NAME_PATTERN
 from services.ingest import openapi
-from services.ingest.dead_letters import DeadLetterFilter, DeadLetterPage, as_text
+from services.ingest.dead_letters import PARTITION_MAX, DeadLetterFilter, DeadLetterPage, as_text
 from services.ingest.dependencies import authorized, dependencies
 from services.ingest.ops import Stuck
 from services.ingest.problems import BAD_CURSOR
@@ -44,7 +44,7 @@ async def list_dead_letters(
     limit: Limit = None,
     tenant: Annotated[str | None, Query(description="Only of this tenant's keys.", pattern=NAME_PATTERN)] = None,
     topic: Annotated[str | None, Query(description="Only of this topic.", pattern=TOPIC_PATTERN)] = None,
-    partition: Annotated[int | None, Query(description="Only of this partition.", ge=0, le=2**31 - 1)] = None,
+    partition: Annotated[int | None, Query(description="Only of this partition.", ge=0, le=PARTITION_MAX)] = None,
     fault: Annotated[Fault | None, Query(description="Only of this class.")] = None,
     since: Annotated[
         str | None, Query(description="Only from this time of the broker's on. RFC 3339, with a zone.", max_length=60)

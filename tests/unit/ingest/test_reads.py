@@ -1,7 +1,9 @@
 import base64
+import datetime as dt
 
 import pytest
 
+from services.ingest import dead_letters, reads
 from services.ingest.problems import BAD_CURSOR, ProblemError
 from services.ingest.reads import AtLeast, decode_cursor, encode_cursor, parse_at_least
 
@@ -33,6 +35,26 @@ def test_a_cursor_comes_back() -> None:
 def test_what_no_list_gave_is_refused(cursor: str) -> None:
     with pytest.raises(ProblemError) as raised:
         decode_cursor(cursor, (int, int))
+    assert raised.value.problem.type is BAD_CURSOR
+
+
+@pytest.mark.parametrize("model", ["", "m 1", "a\tmodel\u00a0of 'ours'\u200b", "😀"])
+def test_the_cursor_of_usage_names_any_model(model: str) -> None:
+    assert reads._after_usage(encode_cursor(["2026-01-31", model])) == (dt.date(2026, 1, 31), model)
+
+
+@pytest.mark.parametrize("model", ["a\\u0000", "\\ud800"])
+def test_the_cursor_of_usage_names_nothing_that_the_database_cannot_hold(model: str) -> None:
+    cursor = base64.urlsafe_b64encode(f'["2026-01-31", "{model}"]'.encode()).decode()
+    with pytest.raises(ProblemError) as raised:
+        reads._after_usage(cursor)
+    assert raised.value.problem.type is BAD_CURSOR
+
+
+@pytest.mark.parametrize("place", [[0, "t", 2**31, 0], [2**62, "t", 0, 0], [0, "", 0, 0], [0, "t", 0]])
+def test_no_place_of_a_dead_letter(place: list[int | str]) -> None:
+    with pytest.raises(ProblemError) as raised:
+        dead_letters._place(encode_cursor(place))
     assert raised.value.problem.type is BAD_CURSOR
 
 
