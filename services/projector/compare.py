@@ -48,9 +48,12 @@ async def checksums_by_tenant(connection: asyncpg.Connection, schema: str, setti
         if not columns:
             continue
         tenant = "coalesce(r.tenant, '')" if ("tenant",) in map(tuple, columns) else "''"
+        there = {row["attname"] for row in columns}
+        # A generation of an older version may lack some of them.
+        compared = [f'"{name}"' for name in checksum_columns(view) if name in there] or ["*"]
         query = (
             f"select {tenant}, count(*), {CHECKSUM} "  # noqa: S608
-            f"from (select {checksum_columns(view)} from {schema}.{view}) as r group by 1"
+            f"from (select {', '.join(compared)} from {schema}.{view}) as r group by 1"
         )
         rows = await connection.fetch(query, timeout=settings.projector_rebuild_seconds_max)
         checksums |= {(view, row[0]): Checksum(row[1], row[2]) for row in rows}

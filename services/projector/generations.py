@@ -214,16 +214,17 @@ async def view_checksums(connection: asyncpg.Connection | asyncpg.Pool, schema: 
     """
     checksums = {}
     for name in TABLES:
-        query = f"select count(*) as rows, {CHECKSUM} from (select {checksum_columns(name)} from {schema}.{name}) as r"  # noqa: S608
+        columns = ", ".join([f'"{column}"' for column in checksum_columns(name)]) or "*"
+        query = f"select count(*) as rows, {CHECKSUM} from (select {columns} from {schema}.{name}) as r"  # noqa: S608
         row = await connection.fetchrow(query)
         assert row is not None
         checksums[name] = (row["rows"], row["checksum"])
     return checksums
 
 
-def checksum_columns(view: str) -> str:
-    """Those that the log determines."""
-    return 'topic, "partition", next_offset, cluster_id, last_record' if view == "positions" else "*"
+def checksum_columns(view: str) -> tuple[str, ...]:
+    """Those that the log determines; none named are all of them."""
+    return ("topic", "partition", "next_offset", "cluster_id", "last_record") if view == "positions" else ()
 
 
 async def _first(connection: asyncpg.Connection, cluster_id: str) -> Generation:

@@ -75,7 +75,7 @@ async def _rows(view: str, keys: Sequence[KeyColumn], side: Side, only: Restrict
     order = ", ".join([f'r."{key.name}" collate "C"' if key.is_collated else f'r."{key.name}"' for key in keys])
     query = (
         f"select {names}, hashtextextended(r::text, 0) "  # noqa: S608
-        f"from (select {checksum_columns(view)} from {side.schema}.{view}) as r where {only.condition} order by {order}"
+        f"from (select {_compared(view)} from {side.schema}.{view}) as r where {only.condition} order by {order}"
     )
     cursor = side.connection.cursor(query, *only.arguments, prefetch=PREFETCH_ROWS, timeout=side.timeout_seconds)
     async for row in cursor:
@@ -115,8 +115,12 @@ async def _row(view: str, keys: Sequence[KeyColumn], side: Side, key: Key) -> di
 
 
 async def _columns(connection: asyncpg.Connection, view: str, schema: str) -> list[str]:
-    statement = await connection.prepare(f"select {checksum_columns(view)} from {schema}.{view}")  # noqa: S608
+    statement = await connection.prepare(f"select {_compared(view)} from {schema}.{view}")  # noqa: S608
     return [attribute.name for attribute in statement.get_attributes()]
+
+
+def _compared(view: str) -> str:
+    return ", ".join([f'"{name}"' for name in checksum_columns(view)]) or "*"
 
 
 def _short(value: str | None) -> str | None:

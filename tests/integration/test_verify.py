@@ -260,7 +260,7 @@ async def _columns(place: VerifyPlace, table: str) -> tuple[list[str], dict[str,
     others = {
         row["attname"]: row["type"]
         for row in rows
-        if not row["is_key"] and (determined == "*" or row["attname"] in determined)
+        if not row["is_key"] and (not determined or row["attname"] in determined)
     }
     return keys, others
 
