@@ -30,6 +30,9 @@ AWAY: Final = (
 )
 """Says nothing about the rows: the same may go well later. Full disks, restarts and deadlocks among them."""
 
+GONE: Final = (asyncpg.UndefinedTableError, asyncpg.InvalidSchemaNameError)
+"""Of a generation: somebody dropped it."""
+
 POSTGRES_EPOCH_US: Final = 946_684_800_000_000
 TIME_MS_MAX: Final = 253_402_300_799_999
 """The end of the year 9999: what readers' languages can hold."""

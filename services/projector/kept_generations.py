@@ -10,7 +10,7 @@ from services.chassis.log import Log
 from services.chassis.sql_files import SqlFiles
 from services.projector.build import Positions
 from services.projector.database import connect
-from services.projector.errors import OtherLogError, RebuildError
+from services.projector.errors import GenerationGoneError, OtherLogError, RebuildError
 from services.projector.exclusive import Exclusive
 from services.projector.generations import OtherVersionError, fits, live_generation
 from services.projector.rebuild import OnProgress, Rebuild, drop_when_unread
@@ -80,8 +80,13 @@ async def _kept(connection: asyncpg.Connection) -> list[Kept]:
     kept = []
     for row in await connection.fetch(sql["list_generations"]):
         generation = Generation(*row[:5])
-        positions = {} if row["bytes"] is None else await stored_positions(connection, generation)
-        kept.append(Kept(generation, row["status"], row["created_at"], row["live_since"], row["bytes"], positions))
+        size_bytes, positions = row["bytes"], {}
+        try:
+            if size_bytes is not None:
+                positions = await stored_positions(connection, generation)
+        except GenerationGoneError:  # or half of it, or just now
+            size_bytes = None
+        kept.append(Kept(generation, row["status"], row["created_at"], row["live_since"], size_bytes, positions))
     return kept
 
 

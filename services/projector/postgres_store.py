@@ -16,7 +16,7 @@ from schemas.errors import Fault
 from schemas.ids import TenantId, ThreadId, ThreadKey
 from schemas.state import FOLD_VERSION, load_state
 from services.chassis.sql_files import SqlFiles
-from services.projector.database import AWAY, Link
+from services.projector.database import AWAY, GONE, Link
 from services.projector.errors import GenerationGoneError, RowRefusedError, StoreAwayError, StoredPosition
 from services.projector.generations import ensure_live
 from services.projector.projections import artifacts, dead_letters, events, threads, usage
@@ -26,7 +26,6 @@ from services.projector.projections.rows import ALL, KEYS, Rows
 from services.projector.settings import ProjectorSettings
 from services.projector.store import Claim, Generation, Span, fence_error
 
-_GONE: Final = (asyncpg.UndefinedTableError, asyncpg.InvalidSchemaNameError)
 _REFUSED: Final = (
     asyncpg.DataError,
     asyncpg.ProgramLimitExceededError,
@@ -141,7 +140,7 @@ class PostgresStore:
             raise StoreAwayError(f"{type(error).__name__}: {error}") from error
         try:
             yield connection
-        except _GONE as error:
+        except GONE as error:
             raise GenerationGoneError(f"{self.generation.schema} is not there as it was: {error}") from error
         except _REFUSED as error:
             raise RowRefusedError(type(error).__name__, _fault(error)) from error

@@ -18,8 +18,8 @@ import structlog
 from services.chassis.log import Log, TopicPartition
 from services.projector.build import Build, Filling, OnPositions, Positions
 from services.projector.compare import Difference, differences_between
-from services.projector.database import AWAY, connect
-from services.projector.errors import RebuildError
+from services.projector.database import AWAY, GONE, connect
+from services.projector.errors import FenceError, GenerationGoneError, RebuildError
 from services.projector.exclusive import Exclusive
 from services.projector.garbage import collecting_seldom
 from services.projector.generations import (
@@ -111,9 +111,10 @@ async def rebuild(
 
 
 async def drop_when_unread(alone: Exclusive, generation: Generation, settings: ProjectorSettings) -> bool:
-    """False where reads that began before the swap use it for too long."""
+    """False where reads that began before the swap use it for too long. Raises RebuildError where it is live."""
 
     async def once(connection: asyncpg.Connection) -> bool:
+        await _require_not_live(connection, generation)
         try:
             async with connection.transaction():
                 await connection.execute(
@@ -151,7 +152,14 @@ async def _begun(
 
 async def _drop_all(connection: asyncpg.Connection, generations: Sequence[Generation]) -> None:
     for generation in generations:
+        await _require_not_live(connection, generation)
         await drop_generation(connection, generation)
+
+
+async def _require_not_live(connection: asyncpg.Connection, generation: Generation) -> None:
+    """While the connection was lost, somebody else could swap."""
+    if await live_generation(connection) == generation:
+        raise RebuildError(f"generation {generation.number} became the live one meanwhile, and is not dropped.")
 
 
 async def _created(connection: asyncpg.Connection, cluster_id: str) -> Generation:
@@ -195,6 +203,18 @@ class Rebuild:
         self._started = asyncio.get_running_loop().time()
 
     async def run(self, *, compare: bool, force: bool) -> None:
+        try:
+            await self._run(compare=compare, force=force)
+        except (GenerationGoneError, *GONE) as error:
+            raise RebuildError(
+                f"the schema of a generation was dropped meanwhile ({error}); nothing was swapped. Run it again."
+            ) from error
+        except FenceError as error:
+            raise RebuildError(
+                f"another process has taken generation {self._generation.number} over; nothing was swapped by this one."
+            ) from error
+
+    async def _run(self, *, compare: bool, force: bool) -> None:
         log, old = self._log, self._old
         self._is_same_log = old is not None and await is_built_from(
             old, log, self._generation.cluster_id, self._alone, self._settings

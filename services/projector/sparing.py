@@ -11,6 +11,7 @@ import structlog
 from services.chassis.log import Log, LogError
 from services.projector.build import Filling, Positions
 from services.projector.database import AWAY, connect
+from services.projector.errors import GenerationGoneError
 from services.projector.settings import ProjectorSettings
 from services.projector.store import Generation
 from services.projector.swap import stored_positions
@@ -61,6 +62,9 @@ class Sparing:
                     self._pause_if(is_behind=is_written and lag > settings.projector_rebuild_live_lag_max)
                     before = stored
                 await asyncio.sleep(settings.projector_rebuild_look_seconds)
+        except GenerationGoneError:
+            logger.warning("live_generation_dropped", generation=live.number)
+            self._pause_if(is_behind=False)  # and the rebuild ends when it needs it
         finally:
             if connection is not None:
                 connection.terminate()

@@ -1,9 +1,10 @@
 """A generation that takes the place of the live one.
 
-In one transaction the live generation's positions are locked and their epochs raised, so that its projector can write
-no more; the other one is read to where that was, and to the end of the log as of now; then the stable views are
-re-pointed. Readers see the old generation up to the commit and the new one from there on, never a position that is
-behind.
+In one transaction the live generation's positions are locked, also against a claim of a partition that nobody has
+claimed so far, and their epochs raised, so that its projector can write no more; the other one is read to where that
+was, and to the end of the log as of now; then the stable views are re-pointed. Readers see the old generation up to the
+commit and the new one from there on, never a position that is behind. A swap that stands still in the midst of it is
+ended by the database.
 
 A read that has begun holds its views until its transaction ends, so a swap waits for it, and no transaction reads two
 generations. Two that wait for each other (a read that has one view and wants another, the swap that has the other)
@@ -20,7 +21,8 @@ import structlog
 
 from services.chassis.log import Log, TopicPartition
 from services.projector.build import Filling, OnPositions, Positions
-from services.projector.errors import RebuildError
+from services.projector.database import GONE
+from services.projector.errors import GenerationGoneError, RebuildError
 from services.projector.exclusive import Exclusive
 from services.projector.generations import live_generation, make_live
 from services.projector.settings import ProjectorSettings
@@ -54,9 +56,11 @@ async def swap(
         if live == generation:
             return True  # the commit of a try before was not heard of
         if live != old:
-            raise RebuildError(f"another generation became live meanwhile: {live}; run it again")
+            now = "the live generation was dropped" if live is None else f"generation {live.number} became live"
+            raise RebuildError(f"{now} meanwhile, and nothing was swapped; run it again")
         try:
             async with connection.transaction():
+                await _end_if_idle(connection, settings.projector_transaction_idle_seconds)
                 await _wait_for_locks(connection, settings.projector_swap_lock_seconds)
                 stored = await _take_positions(connection, old) if old is not None and is_same_log else {}
                 ends = await log.end_offsets(filling.positions())
@@ -88,11 +92,18 @@ async def swap(
 
 
 async def _take_positions(connection: asyncpg.Connection, old: Generation) -> dict[int, int]:
+    # The whole table: a partition without a row could be claimed, and written, beside an update of the rows.
+    await connection.execute(f"lock table {old.schema}.positions in exclusive mode")
     rows = await connection.fetch(
         f"update {old.schema}.positions set owner = 'swapped', owner_epoch = owner_epoch + 1 "  # noqa: S608
         'returning "partition", next_offset'
     )
     return {row[0]: row[1] for row in rows}
+
+
+async def _end_if_idle(connection: asyncpg.Connection, seconds: float) -> None:
+    """A swap that stands still would keep the live generation's projector waiting."""
+    await connection.execute(f"set local idle_in_transaction_session_timeout = {max(1, int(1000 * seconds))}")
 
 
 async def _wait_for_locks(connection: asyncpg.Connection, seconds: float) -> None:
@@ -106,7 +117,11 @@ async def _shorter_than_deadlocks(connection: asyncpg.Connection, settings: Proj
 
 
 async def stored_positions(connection: asyncpg.Connection, generation: Generation) -> dict[TopicPartition, int]:
-    rows = await connection.fetch(
-        f'select topic, "partition", next_offset from {generation.schema}.positions'  # noqa: S608
-    )
+    """Raises GenerationGoneError."""
+    try:
+        rows = await connection.fetch(
+            f'select topic, "partition", next_offset from {generation.schema}.positions'  # noqa: S608
+        )
+    except GONE as error:
+        raise GenerationGoneError(f"{generation.schema} is not there as it was: {error}") from error
     return {TopicPartition(row[0], row[1]): row[2] for row in rows}

@@ -56,6 +56,10 @@ async def _statuses(world: World) -> dict[int, str]:
     return {row[0]: row[1] for row in rows}
 
 
+async def _is_building(world: World, number: int) -> bool:
+    return (await _statuses(world)).get(number) == "building"
+
+
 @contextlib.asynccontextmanager
 async def _writing(world: World, first: int) -> AsyncIterator[None]:
     """A turn of a thread every few milliseconds."""
@@ -218,6 +222,22 @@ async def test_other_versions_may_differ(world: World) -> None:
     assert any(progress.differences for progress in seen)
 
 
+async def test_a_generation_of_the_first_version_is_compared_as_far_as_it_goes(world: World) -> None:
+    async with world.projector():
+        await world.all_shown()
+    for change in (
+        "drop table views_g1.plans, views_g1.tasks, views_g1.artifacts cascade",
+        "alter table views_g1.positions drop column last_record cascade",
+        "update threadlog.generations set projection_version = 1",
+    ):
+        await world.connection.execute(change)
+    seen: list[Progress] = []
+    assert (await _rebuild(world, seen, compare=True, keep_old=True)).number == 2
+    assert "positions" in {difference.view for progress in seen for difference in progress.differences}
+    assert await _statuses(world) == {1: "old", 2: "live"}
+    assert await world.sums() == await world.rebuilt_sums()
+
+
 async def test_one_that_is_ahead_of_a_live_one_that_stands_still_is_not_compared(world: World) -> None:
     async with world.projector():
         await world.all_shown()
@@ -347,10 +367,17 @@ async def test_a_newer_projector_that_has_to_stop_goes_on_later(world: World) ->
     await world.connection.execute("update threadlog.generations set projection_version = projection_version - 1")
     changed = {"projector_other_version": "build", "projector_rebuild_records_per_second_max": 50}
     stopping = asyncio.Event()
-    asyncio.get_running_loop().call_later(1.0, stopping.set)
-    assert not await done_before(stopping, _own(world, **changed))
+
+    async def stop_once_something_is_stored() -> None:
+        await until(lambda: _is_building(world, 2), lambda is_building: is_building)
+        stored = "select coalesce(sum(next_offset), 0) from views_g2.positions"
+        await until(lambda: world.connection.fetchval(stored), lambda stored: stored > 0)
+        stopping.set()
+
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(stop_once_something_is_stored())
+        assert not await done_before(stopping, _own(world, **changed))
     assert await _statuses(world) == {1: "live", 2: "building"}
-    assert await world.connection.fetchval("select sum(next_offset) from views_g2.positions") > 0
     assert await done_before(asyncio.Event(), _own(world, projector_other_version="build"))
     assert await _statuses(world) == {1: "old", 2: "live"}
 

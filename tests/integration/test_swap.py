@@ -1,0 +1,149 @@
+"""The swap of generations against whoever claims partitions, stands still, or drops schemas by hand meanwhile."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+
+import asyncpg
+import pytest
+
+from services.chassis.log import TopicPartition
+from services.projector.build import OnPositions, Positions, say_nothing
+from services.projector.errors import RebuildError
+from services.projector.exclusive import Exclusive
+from services.projector.generations import ensure_live, migrate
+from services.projector.kept_generations import list_generations
+from services.projector.postgres_store import PostgresStore
+from services.projector.rebuild import drop_when_unread, rebuild
+from services.projector.settings import ProjectorSettings
+from services.projector.store import Generation
+from services.projector.swap import swap
+from tests.support.histories import History, plain_turn
+from tests.support.projector_world import PARTITIONS, TOPIC, World, another_generation, key_of, settings_of
+
+
+@pytest.fixture
+async def world(fresh_database: str) -> AsyncIterator[World]:
+    await migrate(fresh_database)
+    connection = await asyncpg.connect(fresh_database)
+    world = World(fresh_database, connection)
+    for number in range(8):
+        await world.append_history(plain_turn(History(key_of(number))))
+    yield world
+    await connection.close()
+
+
+class _StandsStill:
+    """A generation that is read no further, in the midst of a swap, until it is let go."""
+
+    def __init__(self) -> None:
+        self.is_reading = asyncio.Event()
+        self.go = asyncio.Event()
+
+    async def open(self) -> None: ...
+
+    def positions(self) -> dict[TopicPartition, int]:
+        return {TopicPartition(TOPIC, number): 0 for number in range(PARTITIONS)}
+
+    def pause(self) -> None: ...
+
+    def go_on(self) -> None: ...
+
+    async def read_to(
+        self, ends: Positions, on_progress: OnPositions = say_nothing, publish_from: Mapping[int, int] | None = None
+    ) -> None:
+        self.is_reading.set()
+        await self.go.wait()
+
+    async def close(self) -> None: ...
+
+
+async def _during_a_swap(
+    world: World, settings: ProjectorSettings, act: Callable[[Generation, _StandsStill], Awaitable[None]]
+) -> None:
+    old = await ensure_live(world.dsn, settings, await world.client.cluster_id())
+    new = await another_generation(world.dsn, settings)
+    filling = _StandsStill()
+
+    async def nothing() -> None: ...
+
+    async def swapping() -> None:
+        async with Exclusive(world.dsn, settings) as alone:
+            await swap(
+                *(alone, world.client, filling, new, old, settings),
+                is_same_log=True,
+                catch_up=nothing,
+                on_progress=lambda _: say_nothing,
+            )
+
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(swapping())
+        await filling.is_reading.wait()
+        await act(old, filling)
+        filling.go.set()
+
+
+async def _claim(world: World, settings: ProjectorSettings, generation: Generation) -> None:
+    store = PostgresStore(world.dsn, settings, generation)
+    try:
+        await store.claim([0], "first", await world.client.cluster_id())
+    finally:
+        await store.close()
+
+
+async def test_a_partition_that_nobody_had_is_not_claimed_beside_a_swap(world: World) -> None:
+    settings = settings_of(world.dsn)
+
+    async def act(old: Generation, filling: _StandsStill) -> None:
+        claiming = asyncio.create_task(_claim(world, settings, old))
+        done, _ = await asyncio.wait([claiming], timeout=1)
+        assert not done, "it would be written in a generation that is not live, beside the one that is"
+        filling.go.set()
+        await claiming
+
+    await _during_a_swap(world, settings, act)
+
+
+async def test_a_swap_that_stands_still_lets_the_projector_go_on(world: World) -> None:
+    settings = settings_of(world.dsn, projector_transaction_idle_seconds=0.5)
+
+    async def act(old: Generation, filling: _StandsStill) -> None:
+        async with asyncio.timeout(8):
+            await _claim(world, settings, old)
+
+    await _during_a_swap(world, settings, act)
+    assert await world.connection.fetchval("select number from views.generation") == 2, "it swaps once it goes on"
+
+
+async def test_generations_dropped_by_hand_are_told_in_words(world: World) -> None:
+    settings = settings_of(world.dsn)
+    async with world.projector():
+        await world.all_shown()
+
+    async def rebuilt_while(statement: str, phase: str) -> None:
+        dropped: list[asyncio.Task[str]] = []
+
+        def drop(progress: object) -> None:
+            if getattr(progress, "phase", "") == phase and not dropped:
+                dropped.append(asyncio.create_task(world.connection.execute(statement)))
+
+        log = world.broker.connect("rebuild")
+        slow = settings_of(world.dsn, projector_rebuild_records_per_second_max=100)
+        with pytest.raises(RebuildError, match=r"dropped meanwhile.*[Rr]un it again"):
+            await rebuild(log, world.dsn, slow, drop, compare=True, restart=True)
+        await asyncio.gather(*dropped)
+
+    await rebuilt_while("drop schema views_g2 cascade", "reading")
+    await rebuilt_while("drop schema views_g1 cascade", "reading")
+    live = await rebuild(world.client, world.dsn, settings, lambda _: None, compare=True)
+    await world.connection.execute(f"drop table {live.schema}.positions cascade")
+    listed = {one.generation.number: one.size_bytes for one in await list_generations(world.dsn, settings)}
+    assert listed == {live.number: None}
+
+
+async def test_what_became_live_meanwhile_is_not_dropped(world: World) -> None:
+    settings = settings_of(world.dsn)
+    live = await ensure_live(world.dsn, settings, await world.client.cluster_id())
+    async with Exclusive(world.dsn, settings) as alone:
+        with pytest.raises(RebuildError, match="became the live one"):
+            await drop_when_unread(alone, live, settings)
+    assert await world.connection.fetchval("select to_regclass('views_g1.events') is not null")
