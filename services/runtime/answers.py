@@ -3,6 +3,8 @@
 What JSON or Postgres cannot carry exactly is replaced, so that it shows.
 """
 
+from hashlib import sha256
+
 from pydantic import JsonValue
 
 from schemas.canonical import call_hash
@@ -21,6 +23,9 @@ from services.runtime.decide import Calling
 from services.runtime.model import ModelAnswer, ModelFailure
 
 ERROR_CHARACTERS_MAX = 2_000
+RESPONSE_ID_CHARACTERS_MAX = 500
+"""Views find responses by their ids, and an entry of an index holds less than 2,700 bytes."""
+STOP_REASON_CHARACTERS_MAX = 200
 
 
 def step_finished(calling: Calling, answer: ModelAnswer) -> StepFinished:
@@ -41,7 +46,7 @@ def step_finished(calling: Calling, answer: ModelAnswer) -> StepFinished:
                 tool=tool,
                 args=args,
                 call_hash=call_hash(tool, args),
-                provider_id=call.provider_id,
+                provider_id=None if call.provider_id is None else storable_text(call.provider_id),
                 malformed=None if call.malformed is None else storable_text(call.malformed),
             )
         )
@@ -53,14 +58,14 @@ def step_finished(calling: Calling, answer: ModelAnswer) -> StepFinished:
         started=calling.started,
         items=tuple(items),
         calls=tuple(calls),
-        stop_reason=answer.stop_reason,
+        stop_reason=storable_text(answer.stop_reason)[:STOP_REASON_CHARACTERS_MAX],
         usage=Usage(
             input_tokens=usage.input_tokens,
             output_tokens=usage.output_tokens,
             cached_tokens=usage.cached_tokens,
             reasoning_tokens=usage.reasoning_tokens,
         ),
-        response_id=answer.response_id,
+        response_id=None if answer.response_id is None else _response_id(answer.response_id),
     )
 
 
@@ -87,6 +92,12 @@ def step_handed_over(calling: Calling, owner: str) -> StepFailed:
         retriable=True,
         handed_over=True,
     )
+
+
+def _response_id(given: str) -> str:
+    """Equal ones stay equal."""
+    text = storable_text(given)
+    return text if len(text) <= RESPONSE_ID_CHARACTERS_MAX else f"sha256:{sha256(text.encode()).hexdigest()}"
 
 
 def _object(value: object) -> dict[str, JsonValue]:

@@ -1,0 +1,27 @@
+from schemas.canonical import canonical_json, unstorable
+from services.runtime.answers import RESPONSE_ID_CHARACTERS_MAX, step_finished
+from services.runtime.decide import Calling
+from services.runtime.model import ModelAnswer, ModelCall
+from tests.support.histories import NO_HASH
+
+CALLING = Calling(1, 1, 1, NO_HASH)
+
+
+def test_what_a_provider_calls_things_can_be_stored() -> None:
+    bad = "a\x00b\ud800"
+    answer = ModelAnswer([], [ModelCall(bad, {bad: bad}, bad, bad)], bad, response_id=bad)
+    said = step_finished(CALLING, answer).model_dump(mode="json")
+    assert unstorable(said) is None
+    canonical_json(said)
+    assert (said["response_id"], said["calls"][0]["provider_id"]) == ("a\u2400b\ufffd", "a\u2400b\ufffd")
+
+
+def test_a_long_response_id_fits_an_index_and_stays_itself() -> None:
+    def written(given: str) -> str | None:
+        return step_finished(CALLING, ModelAnswer([], response_id=given)).response_id
+
+    longest = "é" * RESPONSE_ID_CHARACTERS_MAX
+    assert written(longest) == longest
+    first, second = written(longest + "1"), written(longest + "2")
+    assert first is not None and len(first) < RESPONSE_ID_CHARACTERS_MAX
+    assert first == written(longest + "1") != second
