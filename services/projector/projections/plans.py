@@ -36,8 +36,6 @@ def plan_changes(applied: Applied) -> Iterator[Change]:
             yield ChangedRow("plans", (*record.key, data.plan_version), columns)
         case TaskUpdated() as data:
             yield ChangedRow("tasks", (*record.key, data.plan_version, data.task), _moved(applied, data))
-        case _:
-            pass
 
 
 def _proposed(applied: Applied, data: PlanProposed) -> Columns:

@@ -2,6 +2,8 @@
 
 import pytest
 
+from services.projector.projections.changes import Applied
+from services.projector.projections.plans import plan_changes
 from tests.support.histories import NO_HASH, RUNTIME, USER, History
 from tests.support.plans import planned, with_artifacts
 from tests.support.view_tables import Projected, Row
@@ -71,3 +73,9 @@ def test_a_mention_that_took_no_effect_is_none() -> None:
     history.add(again)
     assert history.verdicts[-1].effect != "applied"
     assert len(rows(history, "artifacts", 1)) == 3
+
+
+def test_what_is_not_about_a_plan_changes_none() -> None:
+    history = History().idle()
+    record, verdict = history.encoded[-1].record, history.verdicts[-1]
+    assert not list(plan_changes(Applied(record, history.state, history.state, verdict)))
