@@ -5,8 +5,10 @@ transaction, so a connection goes back to its pool as nobody in particular. A st
 this tenant's rows all the same, one that names another gets none.
 """
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 import asyncpg
@@ -17,6 +19,8 @@ from services.chassis.roles import OPERATOR, READER
 TRIES: Final = 2
 """The views may point at another generation than when a connection prepared its statement. It then prepares it anew."""
 
+PER_TENANT_MAX: Final = 5
+
 AS_OPERATOR: Final = f"begin read only; set local role {OPERATOR}"
 
 
@@ -24,14 +28,28 @@ class Rows(Protocol):
     async def fetch(self, query: str, *arguments: object) -> list[asyncpg.Record]: ...
 
 
+@dataclass(slots=True)
+class _Places:
+    """Of one tenant."""
+
+    free: asyncio.Semaphore
+    users: int = 0
+    """Those that have one, and those that wait."""
+
+
 class TenantPool:
     """All raise what asyncpg does."""
 
-    def __init__(self, pool: asyncpg.Pool) -> None:
+    def __init__(self, pool: asyncpg.Pool, per_tenant_max: int = PER_TENANT_MAX) -> None:
+        """`per_tenant_max`: connections that one tenant may have at once, so that there are some for the others."""
         self._pool = pool
+        self._per_tenant_max = per_tenant_max
+        self._places: dict[str, _Places] = {}
 
     async def fetch(self, tenant: str, query: str, *arguments: object) -> list[asyncpg.Record]:
-        return await self._fetch(as_reader(tenant), query, arguments)
+        begin = as_reader(tenant)
+        async with self._place(tenant):
+            return await self._fetch(begin, query, arguments)
 
     async def fetch_as_operator(self, query: str, *arguments: object) -> list[asyncpg.Record]:
         return await self._fetch(AS_OPERATOR, query, arguments)
@@ -44,8 +62,22 @@ class TenantPool:
     async def reading(self, tenant: str) -> AsyncIterator[Rows]:
         """Several statements for a tenant, in one transaction and one snapshot."""
         begin = as_reader(tenant).replace("begin", "begin isolation level repeatable read", 1)
-        async with self._pool.acquire() as connection, _transaction(connection, begin):
+        async with self._place(tenant), self._pool.acquire() as connection, _transaction(connection, begin):
             yield connection
+
+    @asynccontextmanager
+    async def _place(self, tenant: str) -> AsyncIterator[None]:
+        places = self._places.get(tenant)
+        if places is None:
+            places = self._places[tenant] = _Places(asyncio.Semaphore(self._per_tenant_max))
+        places.users += 1
+        try:
+            async with places.free:
+                yield
+        finally:
+            places.users -= 1
+            if not places.users:
+                del self._places[tenant]
 
     async def _fetch(self, begin: str, query: str, arguments: tuple[object, ...]) -> list[asyncpg.Record]:
         for _ in range(TRIES - 1):

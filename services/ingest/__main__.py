@@ -133,7 +133,7 @@ def wire(
     settings: IngestSettings, log: Log, pool: asyncpg.Pool, clock: Clock, metrics: IngestMetrics, partitions: int
 ) -> Dependencies:
     sql = SqlFiles(Path(__file__).with_name("sql"))
-    tenants = TenantPool(pool)
+    tenants = TenantPool(pool, settings.ingest_queries_per_tenant_max)
     database = Database(tenants, settings.ingest_query_timeout_seconds)
     views = CommandViews(database, sql, settings.ingest_position_poll_ms / 1000)
     pace = Pace(settings.kafka_busy_threads, settings.kafka_busy_pause_ms / 1000)

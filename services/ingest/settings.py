@@ -9,6 +9,7 @@ from schemas.errors import ThreadlogError
 from schemas.topics import RECORD_BYTES_MAX
 from services.chassis.roles import INGEST
 from services.chassis.settings import MIB, ROLE, Settings
+from services.chassis.tenancy import PER_TENANT_MAX
 
 KIB = 1_024
 
@@ -63,6 +64,10 @@ class IngestSettings(Settings):
     ingest_position_poll_ms: int = Field(default=15, ge=1)
     """How often the views' positions are looked at while somebody waits for them."""
     ingest_query_timeout_seconds: float = Field(default=5, gt=0)
+    ingest_queries_per_tenant_max: int = Field(default=PER_TENANT_MAX, ge=1)
+    """Queries of one tenant that may be under way at once, of as many as there are connections
+    (THREADLOG_POSTGRES_POOL_MAX); its others wait, and those of other tenants do not.
+    """
 
     ingest_known_threads_max: int = Field(default=20_000, ge=1)
     """Threads whose existence this process remembers, so that writes to them need no database."""

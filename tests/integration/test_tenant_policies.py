@@ -1,5 +1,6 @@
 """Row-level security, where it is: in the database. Every rule is taken away in turn, and is missed."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -144,6 +145,41 @@ async def test_a_statement_that_names_another_tenant_gets_nothing(
         pool.terminate()
     assert differ == []
     assert sum(text == "" for text in statements.values()) >= 8, "most of them find something for the owner"
+
+
+async def test_a_tenant_that_asks_for_much_leaves_connections_to_the_others(
+    connection: asyncpg.Connection, fresh_database: str
+) -> None:
+    pool = await open_pool(
+        fresh_database,
+        application_name="test",
+        size_min=0,
+        size_max=3,
+        command_timeout_seconds=60,
+        connect_timeout_seconds=30,
+        role=INGEST,
+    )
+    busy, quiet = TENANTS
+    tenants = TenantPool(pool, per_tenant_max=2)
+    # Each holds its connection until the lock is free, which it is at the end.
+    lock = "select pg_advisory_xact_lock_shared(7)"
+    try:
+        async with connection.transaction():
+            await connection.execute("select pg_advisory_xact_lock(7)")
+            asked = [asyncio.create_task(tenants.fetch(busy, lock)) for _ in range(6)]
+            async with asyncio.timeout(30):
+                for _ in range(3):
+                    await tenants.fetch(quiet, "select 1")
+            for task in asked[:4]:
+                task.cancel()
+            await asyncio.wait(asked[:4])
+            assert not asked[4].done() and not asked[5].done()
+        async with asyncio.timeout(30):
+            await asyncio.gather(*asked[4:])
+            assert len(await tenants.fetch(busy, "select 1")) == 1
+    finally:
+        pool.terminate()
+    assert not tenants._places
 
 
 async def test_a_reader_changes_nothing_and_does_not_get_round_its_policies(connection: asyncpg.Connection) -> None:
