@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 SERVICES: Final = Path(__file__).parents[1]
 
+PASSES_POLICIES_BY: Final = "select rolsuper or rolbypassrls from pg_roles where rolname = session_user"
+
 T = TypeVar("T")
 
 keys = typer.Typer(no_args_is_help=True, help="API keys.")
@@ -47,7 +49,14 @@ async def migrate_all(settings: "Settings") -> list[str]:
             for owner, folder in MIGRATIONS.items()
             for name in await migrate(connection, owner, folder)
         ]
-        await bind_generations(connection)
+        bound = await bind_generations(connection)
+        if bound and not await connection.fetchval(PASSES_POLICIES_BY):
+            login = await connection.fetchval("select session_user")
+            print(
+                f"threadlog: {', '.join(bound)} is bound by row security now. Services of the release before act as "
+                f"their login, and need one that passes it by until they are replaced: `alter role {login} bypassrls`",
+                file=sys.stderr,
+            )
     return applied
 
 

@@ -14,10 +14,11 @@ from services.chassis.sql_files import SqlFiles
 SQL: Final = Path(__file__).with_name("sql")
 
 
-async def bind_generations(connection: asyncpg.Connection) -> None:
-    """After the migrations, which have handed all of them over to the projector's role."""
+async def bind_generations(connection: asyncpg.Connection) -> list[str]:
+    """After the migrations, which have handed all of them over to the projector's role. The schemas that were bound."""
     sql = SqlFiles(SQL)
-    for row in await connection.fetch(sql["unbound_generations"]):
+    unbound = await connection.fetch(sql["unbound_generations"])
+    for row in unbound:
         async with connection.transaction():
             await connection.execute(f"set local role {PROJECTOR}")
             await connection.execute(f"set local search_path to {row['schema']}")
@@ -29,3 +30,4 @@ async def bind_generations(connection: asyncpg.Connection) -> None:
             for row in views:
                 await connection.execute(f"alter view {row['view']} set (security_invoker = true)")
             await connection.execute(sql["grants_of_views"])
+    return [row["schema"] for row in unbound]
