@@ -5,6 +5,7 @@ SIGTERM stops a rebuild with status 130; the next one goes on with it.
 """
 
 import asyncio
+import os
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Coroutine
@@ -176,9 +177,9 @@ class Bar:
         if not is_due and progress.phase == self._drawn_phase and not progress.differences:
             return
         self._drawn_at, self._drawn_phase = progress.seconds, progress.phase
-        print(f"\r\x1b[K{bar(progress)}", end="\n" if progress.phase == "done" else "", flush=True)
+        _say(f"\r\x1b[K{bar(progress)}", end="\n" if progress.phase == "done" else "")
         for difference in progress.differences:
-            print(f"\n  differs: {difference}", end="", flush=True)
+            _say(f"\n  differs: {difference}", end="")
 
 
 class Lines:
@@ -194,7 +195,16 @@ class Lines:
         if not is_due and about == self._said and not progress.differences:
             return
         self._said_at, self._said = progress.seconds, about
-        print(orjson.dumps(_as_json(progress)).decode(), flush=True)
+        _say(orjson.dumps(_as_json(progress)).decode())
+
+
+def _say(text: str, end: str = "\n") -> None:
+    try:
+        print(text, end=end, flush=True)
+    except BrokenPipeError:  # nobody listens any more, and the work goes on
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
 
 
 def bar(progress: "Progress") -> str:

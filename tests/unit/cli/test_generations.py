@@ -1,3 +1,6 @@
+import os
+import sys
+
 import orjson
 import pytest
 
@@ -69,3 +72,14 @@ def test_lines_are_json_one_a_second_and_one_for_each_change(capsys: pytest.Capt
         "paused": False,
         "differences": [],
     }
+
+
+def test_the_work_goes_on_when_nobody_listens_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "w") as piped:
+        monkeypatch.setattr(sys, "stdout", piped)
+        say = Lines()
+        for second in (1.0, 3.0, 5.0):
+            say(_reading(2_000, second))
+        Bar()(_reading(2_000, 7.0))
