@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import shlex
 import signal
 import sys
 import tempfile
@@ -160,7 +161,17 @@ def _greet(started: Started, folder: Path) -> None:
         print(f"  {note}")
     print(f"  logs in {folder / 'logs'}, workspaces in {started.environment['THREADLOG_EXECUTOR_WORKSPACE_ROOT']}")
     at = "" if url.endswith(f":{PORT}") else f" --url {url}"
-    print(f"\nthreadlog is ready: {url}\n  threadlog chat{at}\nCtrl-C stops everything.", flush=True)
+    print(f"\nthreadlog is ready: {url}\n  threadlog chat{at}")
+    if ours := _variables(started):
+        print(f"For verify, export and the other commands: export {' '.join(ours)}")
+    print("Ctrl-C stops everything.", flush=True)
+
+
+def _variables(started: Started) -> list[str]:
+    """With which other commands find what was started here."""
+    names = (KAFKA_VARIABLE, "THREADLOG_KAFKA_IDEMPOTENCE", POSTGRES_VARIABLE)
+    found = {name: started.environment[name] for name in names if name in started.environment}
+    return [f"{name}={shlex.quote(value)}" for name, value in found.items() if os.environ.get(name) != value]
 
 
 def _tell(service: str, what: What, pid: int) -> None:

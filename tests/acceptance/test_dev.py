@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shlex
 import signal
 import sys
 import tempfile
@@ -34,6 +35,22 @@ class Dev:
                 line = await self.process.stdout.readline()
                 assert line, self.said
                 self.said += line.decode()
+
+    async def command(self, *arguments: str) -> str:
+        """What one says that is told to work with what was started here as `dev` says."""
+        [line] = [line for line in self.said.splitlines() if "export THREADLOG_" in line]
+        told = dict(word.split("=", 1) for word in shlex.split(line) if word.startswith("THREADLOG_"))
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("THREADLOG_")}
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            *["-m", "services.cli", *arguments],
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            env={**environment, **told},
+        )
+        said, _ = await process.communicate()
+        assert process.returncode == 0, said.decode()
+        return said.decode()
 
     def family(self) -> list[psutil.Process]:
         return psutil.Process(self.process.pid).children(recursive=True)
@@ -102,6 +119,10 @@ async def test_everything_runs_comes_back_and_goes(dev: Dev) -> None:
         assert facts[-1].data["outcome"] == "completed"
         page = await client.events(accepted.thread, after=facts[-1].seq)
         assert page == {"events": [], "next_after": facts[-1].seq, "end": True}
+        await dev.until("Ctrl-C")
+        assert len((await dev.command("export", accepted.thread)).splitlines()) > facts[-1].seq
+        verified = await dev.command("verify", "--thread", f"dev/{accepted.thread}")
+        assert "the views are what the log comes to" in verified
     family = dev.family()
     dev.process.send_signal(signal.SIGINT)
     async with asyncio.timeout(GONE_SECONDS):
