@@ -59,12 +59,14 @@ class PostgresStates:
 class TenantStates:
     """Implements `ThreadStates` as the tenant's reader; what is asked for at a time belongs to one tenant."""
 
-    def __init__(self, pool: TenantPool) -> None:
+    def __init__(self, pool: TenantPool, timeout_seconds: float) -> None:
         self._pool = pool
+        self._timeout_seconds = timeout_seconds
 
     async def load_threads(self, topic: str, partition: int, keys: Sequence[ThreadKey]) -> PartitionStates:
         [tenant] = {key.tenant for key in keys}
-        return await PostgresStates(OfTenant(self._pool, tenant)).load_threads(topic, partition, keys)
+        rows = OfTenant(self._pool, tenant, self._timeout_seconds)
+        return await PostgresStates(rows).load_threads(topic, partition, keys)
 
 
 def _partition_states(rows: Iterable[asyncpg.Record]) -> PartitionStates:

@@ -59,13 +59,6 @@ class TenantPool:
         return await self._pool.fetch(query, *arguments)
 
     @asynccontextmanager
-    async def reading(self, tenant: str) -> AsyncIterator[Rows]:
-        """Several statements for a tenant, in one transaction and one snapshot."""
-        begin = as_reader(tenant).replace("begin", "begin isolation level repeatable read", 1)
-        async with self._place(tenant), self._pool.acquire() as connection, _transaction(connection, begin):
-            yield connection
-
-    @asynccontextmanager
     async def _place(self, tenant: str) -> AsyncIterator[None]:
         places = self._places.get(tenant)
         if places is None:
@@ -95,12 +88,14 @@ class TenantPool:
 class OfTenant:
     """`Rows` of one tenant."""
 
-    def __init__(self, pool: TenantPool, tenant: str) -> None:
+    def __init__(self, pool: TenantPool, tenant: str, timeout_seconds: float) -> None:
         self._pool = pool
         self._tenant = tenant
+        self._timeout_seconds = timeout_seconds
 
     async def fetch(self, query: str, *arguments: object) -> list[asyncpg.Record]:
-        return await self._pool.fetch(self._tenant, query, *arguments)
+        async with asyncio.timeout(self._timeout_seconds):
+            return await self._pool.fetch(self._tenant, query, *arguments)
 
 
 def as_reader(tenant: str) -> str:

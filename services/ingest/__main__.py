@@ -142,8 +142,8 @@ def wire(
     )
     watches = Watches(
         log,
-        TenantStates(tenants),
-        PostgresHistory(tenants),
+        TenantStates(tenants, settings.ingest_query_timeout_seconds),
+        PostgresHistory(tenants, settings.ingest_query_timeout_seconds),
         LiveLimits.of(settings),
         pace=pace,
         on_quarantine=reports.hear,

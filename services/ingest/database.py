@@ -1,13 +1,13 @@
 """What ingest asks of Postgres: as a tenant's reader, as the operators' reader, or as the service itself."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import asyncpg
 
 from services.chassis.postgres import AWAY, NO_VIEWS
-from services.chassis.tenancy import Rows, TenantPool
+from services.chassis.tenancy import TenantPool
 from services.ingest.problems import VIEWS_UNAVAILABLE, Problem, ProblemError
 
 
@@ -25,13 +25,6 @@ class Database:
         with _as_problems():
             async with asyncio.timeout(self._timeout_seconds):
                 return await self._pool.fetch(tenant, query, *arguments)
-
-    @asynccontextmanager
-    async def reading(self, tenant: str) -> AsyncIterator[Rows]:
-        """Several statements for a tenant, in one snapshot."""
-        with _as_problems():
-            async with asyncio.timeout(self._timeout_seconds), self._pool.reading(tenant) as rows:
-                yield rows
 
     async def fetch_as_operator(self, query: str, *arguments: object) -> list[asyncpg.Record]:
         """Sees the rows of all tenants: for the routes of operators, and for nobody else."""

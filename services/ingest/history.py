@@ -1,5 +1,6 @@
 """What a thread's watchers and readers see of the past: the `events` view, straight through."""
 
+import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
@@ -40,8 +41,9 @@ class History(Protocol):
 class PostgresHistory:
     """Implements `History`."""
 
-    def __init__(self, pool: TenantPool, page_bytes_max: int = PAGE_BYTES_MAX) -> None:
+    def __init__(self, pool: TenantPool, timeout_seconds: float, page_bytes_max: int = PAGE_BYTES_MAX) -> None:
         self._pool = pool
+        self._timeout_seconds = timeout_seconds
         self._bytes_max = page_bytes_max
         sql = Path(__file__).with_name("sql")
         self._page = (sql / "events_page.sql").read_text()
@@ -63,7 +65,8 @@ class PostgresHistory:
 
     async def _fetch(self, key: ThreadKey, query: str, *arguments: object) -> Sequence[asyncpg.Record]:
         try:
-            return await self._pool.fetch(key.tenant, query, *key, *arguments)
+            async with asyncio.timeout(self._timeout_seconds):
+                return await self._pool.fetch(key.tenant, query, *key, *arguments)
         except NO_VIEWS:
             return []
         except AWAY as error:

@@ -9,12 +9,16 @@ from uuid import UUID
 import asyncpg
 import pytest
 
+from schemas.ids import TenantId, ThreadId, ThreadKey
 from services.chassis.postgres import open_pool
+from services.chassis.postgres_states import TenantStates
 from services.chassis.roles import INGEST, PROJECTOR, READER
 from services.chassis.settings import Settings
 from services.chassis.sql_files import SqlFiles
+from services.chassis.states import StatesUnavailableError
 from services.chassis.tenancy import TenantPool
 from services.cli.database import migrate_all
+from services.ingest.history import PostgresHistory
 from services.projector.generations import create_generation, ensure_live
 from services.projector.settings import ProjectorSettings
 from tests.support.isolation import TENANTS, Relation, fill, offences, relations
@@ -180,6 +184,30 @@ async def test_a_tenant_that_asks_for_much_leaves_connections_to_the_others(
     finally:
         pool.terminate()
     assert not tenants._places
+
+
+async def test_streams_wait_no_longer_for_a_connection_than_for_a_query(
+    connection: asyncpg.Connection, fresh_database: str
+) -> None:
+    pool = await open_pool(
+        fresh_database,
+        application_name="test",
+        size_min=0,
+        size_max=1,
+        command_timeout_seconds=60,
+        connect_timeout_seconds=30,
+        role=INGEST,
+    )
+    tenants, key = TenantPool(pool), ThreadKey(TenantId(TENANTS[0]), ThreadId("thread"))
+    try:
+        async with pool.acquire(), asyncio.timeout(30):
+            with pytest.raises(StatesUnavailableError):
+                await PostgresHistory(tenants, 0.1).page_of(key, 0, 10, applied_only=False)
+            with pytest.raises(StatesUnavailableError):
+                await TenantStates(tenants, 0.1).load_threads("thread-events", 0, [key])
+        await PostgresHistory(tenants, 30).page_of(key, 0, 10, applied_only=False)
+    finally:
+        pool.terminate()
 
 
 async def test_a_reader_changes_nothing_and_does_not_get_round_its_policies(connection: asyncpg.Connection) -> None:

@@ -160,7 +160,7 @@ class InPostgres:
         self.commands: CommandViews = ingest_views.CommandViews(database, sql, poll_seconds=0.02)
 
     def history(self, page_bytes_max: int = PAGE_BYTES_MAX) -> History:
-        return PostgresHistory(TenantPool(self.pool), page_bytes_max)
+        return PostgresHistory(TenantPool(self.pool), SECONDS_MAX, page_bytes_max)
 
     async def drop(self) -> None:
         await drop_views(self.dsn, ProjectorSettings())
