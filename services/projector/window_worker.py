@@ -11,7 +11,7 @@ from services.chassis.log import Log, TopicPartition
 from services.projector.errors import StoreAwayError
 from services.projector.metrics import RollupsMetrics
 from services.projector.settings import RollupsSettings
-from services.projector.windows import Rules, Taken, Windows, WindowStore, take
+from services.projector.windows import OvertakenError, Rules, Taken, Windows, WindowStore, take
 
 TOPIC: Final = THREAD_EFFECTS.name
 
@@ -43,6 +43,8 @@ class WindowWorker:
         self._came = asyncio.Event()
         self._counted = asyncio.Event()
         self._counting = asyncio.Lock()
+        self._changed: frozenset[int] = frozenset()
+        """Partitions whose stored positions the last look found to be others than ours."""
         self.is_ready = False
 
     def positions(self) -> dict[TopicPartition, int]:
@@ -53,6 +55,7 @@ class WindowWorker:
         async with self._counting:
             self._fed.clear()
             self._counted.set()
+            self._changed = frozenset()
             numbers = sorted(partitions)
             tps = [TopicPartition(TOPIC, partition) for partition in numbers]
             stored = await self._while_away(lambda: self._store.positions(self._cluster_id, numbers))
@@ -62,7 +65,10 @@ class WindowWorker:
                 logger.warning("window_positions_beyond_log", partitions=beyond)
                 await self._while_away(lambda: self._store.forget_positions(self._cluster_id, beyond))
                 stored = {p: at for p, at in stored.items() if p not in beyond}
-            self._windows.hold(stored, numbers)
+            gone = {p: at.next_offset for p, at in stored.items() if at.next_offset < begins[TopicPartition(TOPIC, p)]}
+            if gone:
+                logger.warning("effects_gone_before_they_were_counted", from_offsets=gone)
+            self._windows.hold(stored, numbers, {tp.partition: begin for tp, begin in begins.items()})
             self.is_ready = True
         return {tp.partition: max(begins[tp], self._windows.positions()[tp.partition]) for tp in tps}
 
@@ -79,7 +85,12 @@ class WindowWorker:
         loop = asyncio.get_running_loop()
         prune_at = 0.0
         while True:
-            await self._came.wait()
+            try:
+                async with asyncio.timeout(self._settings.projector_look_seconds):
+                    await self._came.wait()
+            except TimeoutError:
+                await self._look()
+                continue
             await asyncio.sleep(self._settings.rollups_flush_seconds)
             self._came.clear()
             await self.count()
@@ -107,6 +118,23 @@ class WindowWorker:
         metrics.late.inc(plan.counts.late)
         metrics.unreadable.inc(plan.counts.unreadable)
         metrics.cells_written.inc(len(cells))
+
+    async def _look(self) -> None:
+        """Without effects to count nothing else would tell that the positions were reset, or that another worker
+        counts. Seen twice, since partitions may just be changing hands.
+        """
+        async with self._counting:
+            ours = {partition: at.next_offset for partition, at in self._windows.stored().items()}
+            try:
+                stored = await self._store.positions(self._cluster_id, list(self._windows.positions()))
+            except StoreAwayError as error:
+                logger.info("window_positions_not_looked_at", error=str(error))
+                return
+            found = {partition: at.next_offset for partition, at in stored.items()}
+            changed = frozenset(p for p in found.keys() | ours.keys() if found.get(p) != ours.get(p))
+            if lasting := changed & self._changed:
+                raise OvertakenError(f"partitions {sorted(lasting)} are counted by another worker, or were reset")
+            self._changed = changed
 
     async def _prune(self) -> None:
         settings = self._settings

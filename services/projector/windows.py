@@ -144,15 +144,25 @@ class Windows:
     def __init__(self, rules: Rules) -> None:
         self._rules = rules
         self._positions: dict[int, Position] = {}
+        self._begins: Mapping[int, int] = {}
         self._cells: OrderedDict[CellKey, Cell] = OrderedDict()
 
-    def hold(self, stored: Mapping[int, Position], partitions: Iterable[int]) -> None:
-        """These partitions and no others. What is known of cells may be old by now."""
+    def hold(
+        self, stored: Mapping[int, Position], partitions: Iterable[int], begins: Mapping[int, int] | None = None
+    ) -> None:
+        """These partitions and no others. What is known of cells may be old by now. Records before `begins` are gone
+        from the topic, so that nobody can count them.
+        """
         self._positions = {partition: stored.get(partition, Position()) for partition in partitions}
+        self._begins = begins or {}
         self._cells.clear()
 
     def positions(self) -> dict[int, int]:
         return {partition: max(0, position.next_offset) for partition, position in self._positions.items()}
+
+    def stored(self) -> dict[int, Position]:
+        """As the store has to have them, if nobody else has written it."""
+        return {partition: at for partition, at in self._positions.items() if at != Position()}
 
     def watermark_ms(self) -> int:
         """The latest of all partitions."""
@@ -166,7 +176,7 @@ class Windows:
             position = positions.get(partition)
             if position is None or offset < position.next_offset:
                 continue  # not ours any more, or fetched twice
-            if 0 <= position.next_offset < offset:
+            if position.next_offset >= 0 and max(position.next_offset, self._begins.get(partition, 0)) < offset:
                 raise GapError(f"offset {offset} of partition {partition} comes after {position.next_offset - 1}")
             positions[partition] = position = position._replace(next_offset=offset + 1)
             if effect is None:
