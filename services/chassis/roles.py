@@ -86,19 +86,39 @@ async def _create_missing(connection: asyncpg.Connection) -> None:
             await _as_administrator(connection, f"grant {group} to {member}")
     if not await connection.fetchval(sql["role_is_mine"], PROJECTOR):
         # Whoever migrates hands schemas over to it, and drops and re-points what it owns.
-        await _as_administrator(connection, f"grant {PROJECTOR} to current_user")
+        await _join_projector(connection)
 
 
 async def _as_administrator(connection: asyncpg.Connection, statement: str) -> None:
     try:
         await connection.execute(statement)
     except asyncpg.InsufficientPrivilegeError as error:
-        login = await connection.fetchval("select session_user")
-        reason = str(error).partition("\n")[0]
+        login, reason = await _login(connection), _first_line(error)
         raise RolesError(
             f"the login {login} may not `{statement}` ({reason}); let an administrator run it, and "
             f"`grant {PROJECTOR} to {login}`, once for this server, then run `threadlog migrate` again"
         ) from error
+
+
+async def _join_projector(connection: asyncpg.Connection) -> None:
+    try:
+        await connection.execute(f"grant {PROJECTOR} to current_user")
+    except asyncpg.InsufficientPrivilegeError as error:
+        login, reason = await _login(connection), _first_line(error)
+        raise RolesError(
+            f"the login {login} is no member of {PROJECTOR} and may not make itself one ({reason}); let an "
+            f"administrator `grant {PROJECTOR} to {login}`, once for this server, then run `threadlog migrate` again"
+        ) from error
+
+
+async def _login(connection: asyncpg.Connection) -> str:
+    """As a statement names it."""
+    login: str = await connection.fetchval("select quote_ident(session_user)")
+    return login
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]
 
 
 async def check_roles(connection: asyncpg.Connection) -> None:

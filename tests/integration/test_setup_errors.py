@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 import asyncpg
 import pytest
 
-from services.chassis.roles import EXECUTOR, INGEST, PROJECTOR, ROLES, RUNTIME
+from services.chassis.roles import EXECUTOR, INGEST, PROJECTOR, ROLES, RUNTIME, create_roles
 from services.chassis.settings import Settings
 from services.cli.database import migrate_all
 from services.cli.embedded import embedded_postgres, free_port
@@ -306,6 +306,20 @@ async def test_migrating_without_being_a_superuser(owned_by_ann: str) -> None:
         assert "log_waits_for_broker" in each.said, each
     key = await run(CREATE_KEY, app, {})
     assert key.status == 0, key
+
+
+async def test_migrating_with_roles_that_an_administrator_has_made(owned_by_ann: str) -> None:
+    login = "ann-of-ops"
+    async with administering(owned_by_ann) as connection:
+        await create_roles(connection)
+        await connection.execute(f'alter role ann rename to "{login}"')
+        await connection.execute(f"alter role \"{login}\" password '{SECRET}'")
+        dsn = with_login(owned_by_ann, f"{login}:{SECRET}")
+        refused = await run(("migrate",), dsn, {})
+        assert_said([refused], f"is no member of {PROJECTOR}", "administrator")
+        await connection.execute(refused.lines[0].split("`")[1])  # as it was told
+    migrating = await run(("migrate",), dsn, {})
+    assert migrating.status == 0, migrating
 
 
 async def test_roles_that_may_do_more_than_they_should(owned_by_ann: str) -> None:
