@@ -8,11 +8,8 @@ be written in one transaction with the cells that operators read.
 
 import asyncio
 import sys
-import tempfile
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Mapping
 from functools import partial
-from pathlib import Path
 from typing import Any, ClassVar, Final
 
 import faust
@@ -55,14 +52,17 @@ class _Consumer(driver.Consumer):
         return starts
 
 
-def make_app(settings: RollupsSettings, worker: WindowWorker, folder: Path) -> faust.App:
-    """In `folder` Faust makes directories for tables, of which there are none."""
+class _App(faust.App):
+    def _create_directories(self) -> None:
+        """For tables, of which there are none: it would make them where the process was started."""
+
+
+def make_app(settings: RollupsSettings, worker: WindowWorker) -> faust.App:
     servers = settings.kafka_bootstrap_servers.split(",")
-    app = faust.App(
+    app = _App(
         ROLLUPS_GROUP,
         # Otherwise variables that are not ours go before what we say: BROKER_URL, APP_VERSION, TIMEZONE …
         env={},
-        datadir=str(folder),
         broker=[URL(f"kafka://{server.strip()}") for server in servers],
         broker_client_id=f"rollups-{settings.instance}",
         broker_session_timeout=settings.kafka_session_timeout_ms / 1000,
@@ -106,10 +106,7 @@ async def serve(settings: RollupsSettings, lifecycle: Lifecycle) -> None:
     def not_live() -> str | None:
         return None if meter is None else meter.not_live()
 
-    async with (
-        surroundings(settings, "rollups", registry, not_ready=not_ready, not_live=not_live) as around,
-        _folder() as folder,
-    ):
+    async with surroundings(settings, "rollups", registry, not_ready=not_ready, not_live=not_live) as around:
         store = PostgresWindowStore(settings.postgres_dsn, settings)
         worker = WindowWorker(store, around.log, await around.log.cluster_id(), settings, metrics)
         meter = LagMeter(
@@ -120,7 +117,7 @@ async def serve(settings: RollupsSettings, lifecycle: Lifecycle) -> None:
             look_seconds=settings.lag_look_seconds,
             stuck_seconds=settings.live_stuck_seconds,
         )
-        app = make_app(settings, worker, folder)
+        app = make_app(settings, worker)
         lifecycle.spawn(meter.run(), "lag")
         lifecycle.spawn(around.metrics.watch_event_loop(), "event loop watch")
         counting = lifecycle.spawn(worker.run(), "count")
@@ -133,12 +130,6 @@ async def serve(settings: RollupsSettings, lifecycle: Lifecycle) -> None:
             if not counting.done():
                 await worker.count()
             await store.close()
-
-
-@asynccontextmanager
-async def _folder() -> AsyncIterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="threadlog-rollups-") as folder:
-        yield Path(folder)
 
 
 async def _read(app: faust.App) -> None:
