@@ -15,9 +15,9 @@ class ProjectorSettings(Settings):
     """What it acts as in Postgres, of the roles that `threadlog migrate` makes: the login has to be a member. Empty: as
     the login is.
     """
-    projector_batch_interval_ms: int = Field(default=200, ge=0)
+    projector_batch_interval_ms: int = Field(default=120, ge=0)
     """From one commit to the next under load. A record that comes after a quiet time is committed at once."""
-    projector_batch_interval_idle_ms: int = Field(default=30, ge=0)
+    projector_batch_interval_idle_ms: int = Field(default=15, ge=0)
     """The same while few records come."""
     projector_busy_records_per_second: int = Field(default=1_500, ge=1)
     """From this rate on it is load."""
@@ -57,7 +57,7 @@ class ProjectorSettings(Settings):
     """Whether a projector that built its own generation keeps the one before, to go back to."""
     projector_rebuild_seconds_max: float = Field(default=86_400, gt=0)
     """A rebuild that has not caught up by then gives up and leaves the live views as they are; the next goes on."""
-    projector_rebuild_workers: int = Field(default=1, ge=1, le=64)
+    projector_rebuild_workers: int = Field(default=2, ge=1, le=64)
     """Processes that a rebuild has, each with its own partitions. 1 is the process of the rebuild itself."""
     projector_rebuild_records_per_second_max: int = Field(default=0, ge=0)
     """Of a rebuild, all of its workers together; 0 is as fast as they can."""

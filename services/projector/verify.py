@@ -304,6 +304,8 @@ class _Verification:
                 only = Restriction(f'{only.condition} and r."partition" = $3', (*thread, home))
             self._report.rows[view] = await self._count(log_side, view)
             await self._compare_view(view, log_side, view_side, only)
+        if not self._report.rows["events"] and not self._report.findings:
+            raise VerifyError(f"neither the log nor the views have a thread {thread} (tenant/thread)")
 
     async def _compare_view(self, view: str, log_side: Side, view_side: Side, only: Restriction) -> None:
         self._say("comparing", view)

@@ -502,6 +502,8 @@ async def test_what_cannot_be_verified_is_said(
                 await place.verify()
         assert await place.scratches() == []
         assert (await place.verify()).findings == 0
+        with pytest.raises(VerifyError, match="neither the log nor the views have a thread no/such"):
+            await place.verify(ThreadKey(TenantId("no"), ThreadId("such")))
         await place.connection.execute("update threadlog.generations set cluster_id = 'another cluster'")
         with pytest.raises(OtherLogError, match="another cluster"):
             await place.verify()

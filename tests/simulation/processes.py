@@ -41,6 +41,7 @@ INGEST: dict[str, Any] = {
 }
 """What differs from the defaults: short waits, and little in memory, so that its edges are met."""
 PROJECTOR: dict[str, Any] = {
+    "projector_rebuild_workers": 1,
     "projector_reclaim_seconds": 4,
     "projector_look_seconds": 2,
     "projector_retry_seconds_max": 1,

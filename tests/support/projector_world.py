@@ -46,6 +46,7 @@ def settings_of(dsn: str, **changed: Any) -> ProjectorSettings:
         "projector_pause_after_seconds": 0.3,
         "projector_look_seconds": 0.3,
         "postgres_command_timeout_seconds": 10,
+        "projector_rebuild_workers": 1,  # this process, so that a test can reach into it
     }
     return ProjectorSettings(postgres_dsn=dsn, **(quick | changed))
 
