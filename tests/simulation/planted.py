@@ -50,8 +50,6 @@ LOOP = "services.projector.loop"
 EFFECTS = "services.projector.effects"
 SWAP = "services.projector.swap"
 WINDOWS = "services.projector.windows"
-WORKER = "services.projector.window_worker"
-WINDOWS_TWIN = "tests.support.memory_windows"
 
 SLOW_LOG = {"fetch_seconds_max": 1, "append_seconds_max": 0.2}
 TWO_RUNTIMES = SLOW_LOG | {"zombie_runtime": True, "acts": 5, "approval": "never", "threads": 3}
@@ -388,23 +386,6 @@ VIEWS = (
         "cells-of-before-counted-on",
         WINDOWS,
         """        self._cells.clear()
-""",
-        "",
-        choices=COUNTING,
-    ),
-    Planted(
-        "what-was-fed-before-counted",
-        WORKER,
-        """            self._fed.clear()
-""",
-        "",
-        choices=COUNTING,
-    ),
-    Planted(
-        "windows-of-who-was-overtaken",
-        WINDOWS_TWIN,
-        """            if any(stored[partition].next_offset != before.next_offset for partition, (before, _) in moved.items()):
-                raise OvertakenError("another worker counts these partitions")
 """,
         "",
         choices=COUNTING,
