@@ -132,7 +132,7 @@ def print_table(result: dict[str, Any]) -> None:
     )
     for workers, rate in result["rebuild_events_per_s"].items():
         print(
-            f"{workers:>7}: {rate:,} with so many workers, comparison and swap included: {rate / copied:.0%} of COPY, "
+            f"{workers:>7}: {rate:,} with so many workers, the swap included: {rate / copied:.0%} of COPY, "
             f"{rate / result['copy_with_indexes_events_per_s']:.0%} of COPY into indexed tables"
         )
     print("\na thread with 100 events, one with 100,000")
