@@ -28,6 +28,7 @@ from services.chassis.held import Held as Held  # noqa: PLC0414  # together with
 from services.chassis.held import Partition as Partition  # noqa: PLC0414
 from services.chassis.held import Work
 from services.chassis.known_keys import KnownKeys
+from services.chassis.lifecycle import Spawn
 from services.chassis.log import Incoming, Log, LogUnavailableError, Reader, TopicPartition
 from services.chassis.pacing import Pace
 from services.chassis.quarantine import Pauses, Quarantine
@@ -138,6 +139,13 @@ class FoldLoop(Generic[Work]):
 
     def waits_for_states(self) -> bool:
         return any(partition.paused for partition in self.partitions.values())
+
+    def begin(self, spawn: Spawn) -> None:
+        """What runs beside `run`, each until it is cancelled."""
+        spawn(self.run_loader(), "loader")
+        spawn(self.run_keys(), "keys")
+        spawn(self.run_evictions(), "evictions")
+        spawn(self.run_quarantine(), "quarantine")
 
     # Assignment (chassis.log.Rebalance)
 

@@ -30,6 +30,8 @@ so collecting as eagerly as by default walks thousands of living objects for not
 """
 
 T = TypeVar("T")
+Spawn = Callable[[Coroutine[None, None, None], str], "asyncio.Task[None]"]
+"""As `Lifecycle.spawn`: some work, and its name."""
 
 logger = structlog.get_logger()
 

@@ -1,15 +1,17 @@
 """What every service does around its own work: settings to logs, metrics, probes, log and database, and back down."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 import asyncpg
 import structlog
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, Gauge
 
 from services.chassis.database_setup import check_database
 from services.chassis.kafka import KafkaLog
+from services.chassis.lag import LagMeter, Offsets
+from services.chassis.lifecycle import Lifecycle
 from services.chassis.log_metrics import LogCollector, LogCounts
 from services.chassis.metrics import CommonMetrics
 from services.chassis.postgres import open_pool
@@ -19,22 +21,45 @@ from services.chassis.settings import Settings
 logger = structlog.get_logger()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Surroundings:
+    settings: Settings
+    lifecycle: Lifecycle
     log: KafkaLog
     pool: asyncpg.Pool
-    registry: CollectorRegistry
-    metrics: CommonMetrics
+    meter: LagMeter | None = None
+
+    def measure_lag(
+        self,
+        positions: Callable[[], Offsets],
+        records: Gauge,
+        seconds: Gauge,
+        waits: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Of the service's reader, from now on: these metrics show it, and /livez judges by it (see `chassis.lag`)."""
+        self.meter = LagMeter(
+            self.log,
+            positions,
+            records=records,
+            seconds=seconds,
+            look_seconds=self.settings.lag_look_seconds,
+            stuck_seconds=self.settings.live_stuck_seconds,
+            waits=waits,
+        )
+        self.lifecycle.spawn(self.meter.run(), "lag")
+
+    def not_live(self) -> str | None:
+        return None if self.meter is None else self.meter.not_live()
 
 
 @asynccontextmanager
 async def surroundings(
     settings: Settings,
+    lifecycle: Lifecycle,
     service: str,
     registry: CollectorRegistry,
     *,
     not_ready: Check,
-    not_live: Check,
     owners: Sequence[str] = ("projector",),
     takes: Sequence[str] = (),
 ) -> AsyncIterator[Surroundings]:
@@ -58,11 +83,13 @@ async def surroundings(
             role=settings.postgres_role,
             count_statement=metrics.count_statement,
         )
+        around = Surroundings(settings, lifecycle, log, pool)
         probes = await Probes.start(
-            settings.probes_host, settings.probes_port, registry, not_ready=not_ready, not_live=not_live
+            settings.probes_host, settings.probes_port, registry, not_ready=not_ready, not_live=around.not_live
         )
         try:
-            yield Surroundings(log, pool, registry, metrics)
+            lifecycle.spawn(metrics.watch_event_loop(), "event loop watch")
+            yield around
         finally:
             await probes.close()
             pool.terminate()

@@ -19,7 +19,6 @@ from schemas.topics import THREAD_EVENTS
 from services.chassis.catalog_reader import CatalogReader
 from services.chassis.clock import Clock, SystemClock
 from services.chassis.kafka_groups import kafka_groups
-from services.chassis.lag import LagMeter
 from services.chassis.lifecycle import Lifecycle, run_service
 from services.chassis.log import Log
 from services.chassis.pacing import Pace
@@ -79,22 +78,18 @@ def main() -> int:
 async def _serve(settings: IngestSettings, lifecycle: Lifecycle) -> None:
     registry = CollectorRegistry()
     server: _Server | None = None
-    meter: LagMeter | None = None
 
     def not_ready() -> str | None:
         if lifecycle.stopping.is_set():
             return "stopping"
         return None if server is not None and server.started else "starting"
 
-    def not_live() -> str | None:
-        return None if meter is None else meter.not_live()
-
     async with surroundings(
         settings,
+        lifecycle,
         SERVICE,
         registry,
         not_ready=not_ready,
-        not_live=not_live,
         owners=("projector", "ingest"),
         takes=(READER, OPERATOR),
     ) as around:
@@ -106,16 +101,7 @@ async def _serve(settings: IngestSettings, lifecycle: Lifecycle) -> None:
         lifecycle.spawn(found.watches.run(), "live reader")
         lifecycle.spawn(found.tools.follow(), "catalog")
         lifecycle.spawn(found.ops.run(), "ops")
-        meter = LagMeter(
-            around.log,
-            found.watches.positions,
-            records=metrics.lag_records,
-            seconds=metrics.lag_seconds,
-            look_seconds=settings.lag_look_seconds,
-            stuck_seconds=settings.live_stuck_seconds,
-        )
-        lifecycle.spawn(meter.run(), "lag")
-        lifecycle.spawn(around.metrics.watch_event_loop(), "event loop watch")
+        around.measure_lag(found.watches.positions, metrics.lag_records, metrics.lag_seconds)
         listener = _listen(settings.ingest_host, settings.ingest_port)
         server = _Server(_uvicorn_config(create_app(found), settings))
         serving = lifecycle.spawn(server.serve([listener]), "http server")

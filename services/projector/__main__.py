@@ -4,11 +4,9 @@ from functools import partial
 from prometheus_client import CollectorRegistry
 
 from services.chassis.clock import SystemClock, draw_id
-from services.chassis.lag import LagMeter
 from services.chassis.lifecycle import Lifecycle, run_service
 from services.chassis.service import surroundings
 from services.chassis.telemetry import configure_logging
-from services.projector.garbage import collect_seldom
 from services.projector.loop import Projector
 from services.projector.metrics import ProjectorMetrics
 from services.projector.postgres_relay import PostgresRelayStore
@@ -37,16 +35,11 @@ async def serve(settings: ProjectorSettings, lifecycle: Lifecycle) -> None:
     registry = CollectorRegistry()
     metrics = ProjectorMetrics.register(registry)
     projector: Projector | None = None
-    meter: LagMeter | None = None
 
     def not_ready() -> str | None:
         return None if projector is not None and projector.is_ready else "no partitions yet"
 
-    def not_live() -> str | None:
-        return None if meter is None else meter.not_live()
-
-    async with surroundings(settings, "projector", registry, not_ready=not_ready, not_live=not_live) as around:
-        lifecycle.spawn(around.metrics.watch_event_loop(), "event loop watch")
+    async with surroundings(settings, lifecycle, "projector", registry, not_ready=not_ready) as around:
         stores = PostgresStores(settings.postgres_dsn, settings)
         building = own_generation_live(around.log, stores, settings.postgres_dsn, settings, metrics)
         if not await done_before(lifecycle.stopping, building):
@@ -55,22 +48,12 @@ async def serve(settings: ProjectorSettings, lifecycle: Lifecycle) -> None:
         projector = await Projector.start(
             around.log, stores, settings, SystemClock(), metrics, draw_id()[:8], relay_store
         )
-        meter = LagMeter(
-            around.log,
-            projector.positions,
-            records=metrics.lag_records,
-            seconds=metrics.lag_seconds,
-            look_seconds=settings.lag_look_seconds,
-            stuck_seconds=settings.live_stuck_seconds,
-            waits=Waits(registry),
-        )
-        lifecycle.spawn(meter.run(), "lag")
+        around.measure_lag(projector.positions, metrics.lag_records, metrics.lag_seconds, Waits(registry))
         await projector.run(lifecycle.stopping)
 
 
 def main() -> int:
     settings = ProjectorSettings()
-    collect_seldom()
     configure_logging(settings.log_format, "projector", settings.instance, settings.log_level)
     return run_service(partial(serve, settings), settings.drain_seconds)
 

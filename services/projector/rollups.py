@@ -20,7 +20,6 @@ from prometheus_client import CollectorRegistry
 from yarl import URL
 
 from services.chassis.groups import ROLLUPS_GROUP
-from services.chassis.lag import LagMeter
 from services.chassis.lifecycle import Lifecycle, run_service
 from services.chassis.service import surroundings
 from services.chassis.telemetry import configure_logging
@@ -98,28 +97,15 @@ async def serve(settings: RollupsSettings, lifecycle: Lifecycle) -> None:
     registry = CollectorRegistry()
     metrics = RollupsMetrics.register(registry)
     worker: WindowWorker | None = None
-    meter: LagMeter | None = None
 
     def not_ready() -> str | None:
         return None if worker is not None and worker.is_ready else "no partitions yet"
 
-    def not_live() -> str | None:
-        return None if meter is None else meter.not_live()
-
-    async with surroundings(settings, "rollups", registry, not_ready=not_ready, not_live=not_live) as around:
+    async with surroundings(settings, lifecycle, "rollups", registry, not_ready=not_ready) as around:
         store = PostgresWindowStore(settings.postgres_dsn, settings)
         worker = WindowWorker(store, around.log, await around.log.cluster_id(), settings, metrics)
-        meter = LagMeter(
-            around.log,
-            worker.positions,
-            records=metrics.lag_records,
-            seconds=metrics.lag_seconds,
-            look_seconds=settings.lag_look_seconds,
-            stuck_seconds=settings.live_stuck_seconds,
-        )
+        around.measure_lag(worker.positions, metrics.lag_records, metrics.lag_seconds)
         app = make_app(settings, worker)
-        lifecycle.spawn(meter.run(), "lag")
-        lifecycle.spawn(around.metrics.watch_event_loop(), "event loop watch")
         counting = lifecycle.spawn(worker.run(), "count")
         reading = lifecycle.spawn(_read(app), "faust")
         try:

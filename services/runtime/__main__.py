@@ -9,7 +9,6 @@ from services.chassis.catalog_reader import CatalogReader
 from services.chassis.clock import SystemClock, draw_id
 from services.chassis.fold_loop import FoldLoop, fold_loop_settings
 from services.chassis.groups import RUNTIME_GROUP
-from services.chassis.lag import LagMeter
 from services.chassis.lifecycle import Lifecycle, run_service
 from services.chassis.pacing import Pace
 from services.chassis.postgres_states import PostgresStates
@@ -28,17 +27,13 @@ from services.runtime.transcripts import PostgresTranscripts
 async def serve(settings: RuntimeSettings, lifecycle: Lifecycle) -> None:
     registry = CollectorRegistry()
     following: FoldLoop[Work] | None = None
-    meter: LagMeter | None = None
 
     def not_ready() -> str | None:
         if lifecycle.stopping.is_set():
             return "stopping"
         return "starting" if following is None else following.not_ready()
 
-    def not_live() -> str | None:
-        return None if meter is None else meter.not_live()
-
-    async with surroundings(settings, "runtime", registry, not_ready=not_ready, not_live=not_live) as around:
+    async with surroundings(settings, lifecycle, "runtime", registry, not_ready=not_ready) as around:
         clock, metrics = SystemClock(), RuntimeMetrics.register(registry)
         timers = Timers(clock)
         catalog = CatalogReader(around.log)
@@ -72,21 +67,8 @@ async def serve(settings: RuntimeSettings, lifecycle: Lifecycle) -> None:
             [THREAD_EVENTS.name], RUNTIME_GROUP, loop, f"runtime-{settings.instance}"
         )
         following = loop
-        meter = LagMeter(
-            around.log,
-            loop.positions,
-            records=metrics.lag_records,
-            seconds=metrics.lag_seconds,
-            look_seconds=settings.lag_look_seconds,
-            stuck_seconds=settings.live_stuck_seconds,
-            waits=loop.waits_for_states,
-        )
-        lifecycle.spawn(meter.run(), "lag")
-        lifecycle.spawn(around.metrics.watch_event_loop(), "event loop watch")
-        lifecycle.spawn(loop.run_loader(), "loader")
-        lifecycle.spawn(loop.run_keys(), "keys")
-        lifecycle.spawn(loop.run_evictions(), "evictions")
-        lifecycle.spawn(loop.run_quarantine(), "quarantine")
+        around.measure_lag(loop.positions, metrics.lag_records, metrics.lag_seconds, loop.waits_for_states)
+        loop.begin(lifecycle.spawn)
         lifecycle.spawn(loop.run(reader, lifecycle.stopping), "fold loop")
         await lifecycle.stopping.wait()
         runtime.stop(loop.partitions.values())

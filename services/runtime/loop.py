@@ -8,7 +8,7 @@ records like any other, with the ids that a second try derives again.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -28,6 +28,7 @@ from services.chassis.catalog_reader import CatalogReader
 from services.chassis.clock import Clock
 from services.chassis.fold_loop import Held as HeldThread
 from services.chassis.fold_loop import Partition as AssignedPartition
+from services.chassis.lifecycle import Spawn
 from services.chassis.log import Log, LogError, Outgoing, TopicPartition
 from services.chassis.storable import storable_text
 from services.chassis.text_batch import TextBatch
@@ -57,8 +58,6 @@ log = structlog.get_logger()
 
 DECISIONS_MAX = 1_000
 """In one go for one thread; more is a decision that never comes to rest."""
-
-Spawn = Callable[[Coroutine[None, None, None], str], "asyncio.Task[None]"]
 
 
 @dataclass(slots=True, eq=False)

@@ -2,12 +2,13 @@
 and the hooks by which downstreams are asked.
 """
 
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import structlog
 
 from schemas.tools import CatalogSource, ToolSpec
+from services.chassis.lifecycle import Spawn
 from services.tool_executor.builtin.apply_patch import ApplyPatchTool
 from services.tool_executor.builtin.echo import EchoTool
 from services.tool_executor.builtin.files import ReadFileTool, WriteFileTool
@@ -23,8 +24,6 @@ from services.tool_executor.tools import Toolbox, ToolRunner
 from services.tool_executor.tools_file import ToolsFile
 
 log = structlog.get_logger()
-
-Spawn = Callable[[Coroutine[None, None, None], str], object]
 
 
 def sandbox_policy(settings: ExecutorSettings, file: ToolsFile) -> SandboxPolicy:

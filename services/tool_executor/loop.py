@@ -10,7 +10,7 @@ such, and never claimed, denied or run a second time. It is forgotten only once 
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from types import MappingProxyType
@@ -23,6 +23,7 @@ from schemas.progress import Heartbeat, Progress, Quarantine, ToolOutput
 from schemas.state import Call, ThreadState, is_active
 from schemas.thread import Verdict
 from services.chassis.clock import Clock
+from services.chassis.lifecycle import Spawn
 from services.chassis.log import Log, LogUnavailableError
 from services.chassis.storable import storable_text
 from services.chassis.text_batch import TextBatch
@@ -50,8 +51,6 @@ from services.tool_executor.tools import ToolEnd, ToolRequest, ToolRunner
 from services.tool_executor.work import Held, Partition, Run, RunName, Work
 
 log = structlog.get_logger()
-
-Spawn = Callable[[Coroutine[None, None, None], str], "asyncio.Task[None]"]
 
 
 @dataclass(frozen=True, slots=True)

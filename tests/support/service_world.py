@@ -366,10 +366,7 @@ class RuntimeProcess(Process):
         self.spawn(catalog.run(), "catalog")
         await catalog.ready.wait()
         self.reader = await self.log.group_reader([TOPIC], group, self.loop, instance_id)
-        self.spawn(self.loop.run_loader(), "loader")
-        self.spawn(self.loop.run_keys(), "keys")
-        self.spawn(self.loop.run_evictions(), "evictions")
-        self.spawn(self.loop.run_quarantine(), "quarantine")
+        self.loop.begin(self.spawn)
         self.spawn(self.loop.run(self.reader, self.stopping), "fold loop")
         self.is_up = True
 
@@ -425,10 +422,7 @@ class ExecutorProcess(Process):
         self.spawn(timers.run(), "timers")
         self.spawn(self.leases.run(), "leases")
         self.reader = await self.log.group_reader([TOPIC], group, self.loop, instance_id)
-        self.spawn(self.loop.run_loader(), "loader")
-        self.spawn(self.loop.run_keys(), "keys")
-        self.spawn(self.loop.run_evictions(), "evictions")
-        self.spawn(self.loop.run_quarantine(), "quarantine")
+        self.loop.begin(self.spawn)
         self.following = self.spawn(self.loop.run(self.reader, asyncio.Event()), "fold loop")
         self.is_up = True
 
