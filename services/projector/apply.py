@@ -211,7 +211,7 @@ class Applier:
             else:
                 known[key] = kept
         if missing:
-            known |= await again_while_away(lambda: self._load_once(missing), self._settings, self._metrics)
+            known |= await again_while_away(lambda: self._load_once(missing), self._settings, self._metrics.retries)
             self._metrics.states_loaded.inc(len(missing))
         return known
 
@@ -256,7 +256,7 @@ class Applier:
         if batch.dead:
             await self._publish(batch.dead)
         spans = _spans(chunk)
-        await again_while_away(lambda: self._write_once(batch, spans), self._settings, self._metrics)
+        await again_while_away(lambda: self._write_once(batch, spans), self._settings, self._metrics.retries)
         for span in spans:
             chunk.positions[span.partition].stored = span.to_offset
         self._on_committed(spans, batch.rows.events)

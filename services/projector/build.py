@@ -127,7 +127,9 @@ class Build:
             self._metrics,
         )
         claims = await again_while_away(
-            lambda: store.claim(numbers, self._owner, store.generation.cluster_id), self._settings, self._metrics
+            lambda: store.claim(numbers, self._owner, store.generation.cluster_id),
+            self._settings,
+            self._metrics.retries,
         )
         self._applier.hold(claims)
         self._begins = await log.begin_offsets([TopicPartition(TOPIC, number) for number in numbers])
@@ -174,7 +176,7 @@ class Build:
     # After a crash of the database, which may have taken the last batches with it
 
     async def _is_stored(self) -> bool:
-        stored = await again_while_away(self._store.positions, self._settings, self._metrics)
+        stored = await again_while_away(self._store.positions, self._settings, self._metrics.retries)
         ours = self._held_applier.positions()
         return all(stored.get(partition, NOWHERE).next_offset == at for partition, at in ours.items())
 
@@ -183,7 +185,7 @@ class Build:
         applier, store, reader = self._held_applier, self._store, self._held_reader
         await applier.abandon()
         epochs = applier.epochs()
-        stored = await again_while_away(store.positions, self._settings, self._metrics)
+        stored = await again_while_away(store.positions, self._settings, self._metrics.retries)
         at = {partition: stored.get(partition, NOWHERE) for partition in epochs}
         if taken_over := frozenset([p for p in epochs if at[p].owner_epoch != epochs[p]]):
             raise FenceError(at, taken_over)

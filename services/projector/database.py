@@ -3,12 +3,14 @@
 Times go in as milliseconds since 1970, json and jsonb as the bytes of their JSON.
 """
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from typing import Final
 
 import asyncpg
 
 from services.chassis.postgres import set_jsonb_codec
+from services.projector.errors import StoreAwayError
 from services.projector.settings import ProjectorSettings
 
 AWAY: Final = (
@@ -86,9 +88,23 @@ class Link:
             self._connection = await connect(self._dsn, self._settings, self._schema)
         return self._connection
 
+    @contextlib.asynccontextmanager
+    async def connected(self) -> AsyncIterator[asyncpg.Connection]:
+        """A connection. What says that the database is away comes out as StoreAwayError."""
+        try:
+            yield await self.connection()
+        except AWAY as error:
+            await self.close()  # whatever state it is in: the next try makes a new one
+            raise StoreAwayError(f"{type(error).__name__}: {error}") from error
+
     async def close(self) -> None:
         if self._connection is not None and not self._connection.is_closed():
             self._connection.terminate()
+
+
+def columns_of(rows: Sequence[Sequence[object]]) -> Iterable[list[object]]:
+    """For statements that take their rows as an array per column."""
+    return map(list, zip(*rows, strict=True))
 
 
 def _unchanged(raw: bytes) -> bytes:

@@ -292,7 +292,7 @@ class Projector:
             return {}
         store = self._held.store
         claims = await again_while_away(
-            lambda: store.claim(partitions, self._owner, self._cluster_id), self._settings, self._metrics
+            lambda: store.claim(partitions, self._owner, self._cluster_id), self._settings, self._metrics.retries
         )
         # Of a generation that was swapped and kept, partitions can be claimed as well. One that is swapped from now on
         # takes this claim away.
@@ -368,7 +368,7 @@ class Projector:
     async def _stored_starts(self, assigned: Sequence[int]) -> dict[int, int]:
         """Where to go on with the partitions that are still ours; the others wait for the group, or for their time."""
         held = self._held
-        stored = await again_while_away(held.store.positions, self._settings, self._metrics)
+        stored = await again_while_away(held.store.positions, self._settings, self._metrics.retries)
         epochs = held.epochs()
         ours = {p: stored[p] for p in epochs if p in stored and stored[p].owner_epoch == epochs[p]}
         held.release(list(epochs))
@@ -386,7 +386,9 @@ class Projector:
     # Generations
 
     async def _live_generation(self) -> Generation:
-        return await again_while_away(lambda: self._stores.live(self._cluster_id), self._settings, self._metrics)
+        return await again_while_away(
+            lambda: self._stores.live(self._cluster_id), self._settings, self._metrics.retries
+        )
 
     def _require_live(self, live: Generation) -> None:
         held = self._held.store.generation

@@ -10,13 +10,13 @@ import asyncpg
 
 from schemas.effects import EffectRow
 from services.chassis.sql_files import SqlFiles
-from services.projector.database import AWAY, Link
+from services.projector.database import GONE, Link
 from services.projector.effects import Rows
-from services.projector.errors import GenerationGoneError, StoreAwayError
+from services.projector.errors import GenerationGoneError
 from services.projector.settings import ProjectorSettings
 from services.projector.store import Generation
 
-_GONE: Final = (asyncpg.UndefinedTableError, asyncpg.UndefinedColumnError, asyncpg.InvalidSchemaNameError)
+_GONE: Final = (*GONE, asyncpg.UndefinedColumnError)
 
 
 class PostgresRelayStore:
@@ -75,14 +75,11 @@ class PostgresRelayStore:
     @contextlib.asynccontextmanager
     async def _connected(self, link: Link) -> AsyncIterator[asyncpg.Connection]:
         """A connection, and its errors as ours."""
-        async with self._turn:
+        async with self._turn, link.connected() as connection:
             try:
-                yield await link.connection()
+                yield connection
             except _GONE as error:
                 raise GenerationGoneError(f"a table of the relay is not there as it was: {error}") from error
-            except AWAY as error:
-                await link.close()
-                raise StoreAwayError(f"{type(error).__name__}: {error}") from error
 
 
 def _row(record: asyncpg.Record) -> EffectRow:

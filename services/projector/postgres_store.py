@@ -16,7 +16,7 @@ from schemas.errors import Fault
 from schemas.ids import TenantId, ThreadId, ThreadKey
 from schemas.state import FOLD_VERSION, load_state
 from services.chassis.sql_files import SqlFiles
-from services.projector.database import AWAY, GONE, Link
+from services.projector.database import AWAY, GONE, Link, columns_of
 from services.projector.errors import GenerationGoneError, RowRefusedError, StoreAwayError, StoredPosition
 from services.projector.generations import ensure_live
 from services.projector.projections import artifacts, dead_letters, events, threads, usage
@@ -100,7 +100,7 @@ class PostgresStore:
 
     async def _move(self, connection: asyncpg.Connection, spans: Sequence[Span]) -> None:
         topic = self.generation.topic
-        moved = await connection.fetch(self._sql["move_positions"], topic, *_columns(spans))
+        moved = await connection.fetch(self._sql["move_positions"], topic, *columns_of(spans))
         if len(moved) == len(spans):
             return
         rows = await connection.fetch(self._sql["select_positions"], topic)
@@ -129,33 +129,23 @@ class PostgresStore:
         )
         for name, changed in changes:
             if changed:
-                await connection.execute(self._sql[name], *_columns(changed))
+                await connection.execute(self._sql[name], *columns_of(changed))
 
     @contextlib.asynccontextmanager
     async def _connected(self, link: Link) -> AsyncIterator[asyncpg.Connection]:
         """A connection, and its errors as ours."""
-        try:
-            connection = await link.connection()
-        except AWAY as error:
-            raise StoreAwayError(f"{type(error).__name__}: {error}") from error
-        try:
-            yield connection
-        except GONE as error:
-            raise GenerationGoneError(f"{self.generation.schema} is not there as it was: {error}") from error
-        except _REFUSED as error:
-            raise RowRefusedError(type(error).__name__, _fault(error)) from error
-        except AWAY as error:
-            await link.close()  # whatever state it is in: the next try makes a new one
-            raise StoreAwayError(f"{type(error).__name__}: {error}") from error
+        async with link.connected() as connection:
+            try:
+                yield connection
+            except GONE as error:
+                raise GenerationGoneError(f"{self.generation.schema} is not there as it was: {error}") from error
+            except _REFUSED as error:
+                raise RowRefusedError(type(error).__name__, _fault(error)) from error
 
 
 def _fault(error: Exception) -> Fault:
     """Program limits are those of sizes: of a row, of an entry of an index."""
     return "row_too_large" if isinstance(error, asyncpg.ProgramLimitExceededError) else "row_refused"
-
-
-def _columns(rows: Sequence[Sequence[object]]) -> Iterable[list[object]]:
-    return map(list, zip(*rows, strict=True))
 
 
 def _reaching(

@@ -1,15 +1,12 @@
 """The cells of the windows in Postgres."""
 
-import contextlib
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-import asyncpg
 import pydantic_core
 
 from services.chassis.sql_files import SqlFiles
-from services.projector.database import AWAY, Link
-from services.projector.errors import StoreAwayError
+from services.projector.database import Link, columns_of
 from services.projector.settings import ProjectorSettings
 from services.projector.windows import Cell, CellKey, OvertakenError, Position
 
@@ -25,18 +22,18 @@ class PostgresWindowStore:
         await self._link.close()
 
     async def positions(self, cluster_id: str, partitions: Iterable[int]) -> dict[int, Position]:
-        async with self._connected() as connection:
+        async with self._link.connected() as connection:
             rows = await connection.fetch(self._sql["select_window_positions"], cluster_id, sorted(partitions))
         return {row["partition"]: Position(*list(row.values())[1:]) for row in rows}
 
     async def forget_positions(self, cluster_id: str, partitions: Iterable[int]) -> None:
-        async with self._connected() as connection:
+        async with self._link.connected() as connection:
             await connection.execute(self._sql["delete_window_positions"], cluster_id, sorted(partitions))
 
     async def load(self, cluster_id: str, keys: Sequence[CellKey]) -> dict[CellKey, Cell]:
         if not keys:
             return {}
-        async with self._connected() as connection:
+        async with self._link.connected() as connection:
             rows = await connection.fetch(
                 self._sql["select_window_cells"], cluster_id, *map(list, zip(*keys, strict=True))
             )
@@ -57,10 +54,10 @@ class PostgresWindowStore:
             (*key, cell.counted_to, cell.waiting, cell.unknown, _json(cell.counts))
             for key, cell in sorted(cells.items())
         ]
-        async with self._connected() as connection, connection.transaction():
+        async with self._link.connected() as connection, connection.transaction():
             # What is counted is not counted again: it must be there after a crash of the database, too.
             await connection.execute("set local synchronous_commit = on")
-            found = await connection.fetch(self._sql["move_window_positions"], cluster_id, *_columns(positions))
+            found = await connection.fetch(self._sql["move_window_positions"], cluster_id, *columns_of(positions))
             if len(found) != len(moved):
                 stored = await connection.fetch(self._sql["select_window_positions"], cluster_id, sorted(moved))
                 if {row[0]: tuple(row.values())[1:] for row in stored} == {p: after for p, (_, after) in moved.items()}:
@@ -68,25 +65,13 @@ class PostgresWindowStore:
                 overtaken = sorted(moved.keys() - {row["partition"] for row in found})
                 raise OvertakenError(f"partitions {overtaken} are counted by another worker, or were reset")
             if rows:
-                await connection.execute(self._sql["upsert_window_cells"], cluster_id, *_columns(rows))
+                await connection.execute(self._sql["upsert_window_cells"], cluster_id, *columns_of(rows))
 
     async def delete_before(self, minute_ms: int, cells_max: int) -> int:
         """At most so many cells; returns how many there were."""
-        async with self._connected() as connection:
+        async with self._link.connected() as connection:
             done: str = await connection.execute(self._sql["delete_window_cells"], minute_ms, cells_max)
         return int(done.rsplit(maxsplit=1)[-1])
-
-    @contextlib.asynccontextmanager
-    async def _connected(self) -> AsyncIterator[asyncpg.Connection]:
-        try:
-            yield await self._link.connection()
-        except AWAY as error:
-            await self._link.close()
-            raise StoreAwayError(f"{type(error).__name__}: {error}") from error
-
-
-def _columns(rows: Sequence[Sequence[object]]) -> Iterable[list[object]]:
-    return map(list, zip(*rows, strict=True))
 
 
 def _json(counts: Mapping[str, int]) -> bytes:

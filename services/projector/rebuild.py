@@ -36,7 +36,7 @@ from services.projector.same_log import is_built_from
 from services.projector.settings import ProjectorSettings
 from services.projector.sparing import Sparing
 from services.projector.store import Generation
-from services.projector.swap import stored_positions, swap
+from services.projector.swap import stored_positions, swap, wait_for_locks
 from services.projector.workers import Workers
 
 DIFFERENCES_SHOWN_MAX: Final = 20
@@ -117,9 +117,7 @@ async def drop_when_unread(alone: Exclusive, generation: Generation, settings: P
         await _require_not_live(connection, generation)
         try:
             async with connection.transaction():
-                await connection.execute(
-                    f"set local lock_timeout = {max(1, int(1000 * settings.projector_swap_lock_seconds))}"
-                )
+                await wait_for_locks(connection, settings.projector_swap_lock_seconds)
                 await drop_generation(connection, generation)
         except (asyncpg.LockNotAvailableError, asyncpg.DeadlockDetectedError):
             return False

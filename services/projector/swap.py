@@ -61,12 +61,12 @@ async def swap(
         try:
             async with connection.transaction():
                 await _end_if_idle(connection, settings.projector_transaction_idle_seconds)
-                await _wait_for_locks(connection, settings.projector_swap_lock_seconds)
+                await wait_for_locks(connection, settings.projector_swap_lock_seconds)
                 stored = await _take_positions(connection, old) if old is not None and is_same_log else {}
                 ends = await log.end_offsets(filling.positions())
                 targets = {tp: max(end, stored.get(tp.partition, 0)) for tp, end in ends.items()}
                 await filling.read_to(targets, on_progress(targets), publish_from=stored)
-                await _wait_for_locks(connection, await _shorter_than_deadlocks(connection, settings))
+                await wait_for_locks(connection, await _shorter_than_deadlocks(connection, settings))
                 await make_live(connection, generation, old)
         except (asyncpg.LockNotAvailableError, asyncpg.DeadlockDetectedError):
             return False
@@ -106,7 +106,7 @@ async def _end_if_idle(connection: asyncpg.Connection, seconds: float) -> None:
     await connection.execute(f"set local idle_in_transaction_session_timeout = {max(1, int(1000 * seconds))}")
 
 
-async def _wait_for_locks(connection: asyncpg.Connection, seconds: float) -> None:
+async def wait_for_locks(connection: asyncpg.Connection, seconds: float) -> None:
     await connection.execute(f"set local lock_timeout = {max(1, int(1000 * seconds))}")
 
 

@@ -35,7 +35,7 @@ async def own_generation_live(
     cluster_id = await log.cluster_id()
     while True:
         try:
-            await again_while_away(lambda: stores.live(cluster_id), settings, metrics)
+            await again_while_away(lambda: stores.live(cluster_id), settings, metrics.retries)
         except OtherVersionError as error:
             if settings.projector_other_version == "refuse" or not error.is_older_than_software:
                 raise

@@ -10,6 +10,7 @@ from schemas.topics import THREAD_EFFECTS
 from services.chassis.log import Log, TopicPartition
 from services.projector.errors import StoreAwayError
 from services.projector.metrics import RollupsMetrics
+from services.projector.retries import again_while_away
 from services.projector.settings import RollupsSettings
 from services.projector.windows import OvertakenError, Rules, Taken, Windows, WindowStore, take
 
@@ -152,12 +153,4 @@ class WindowWorker:
             self._metrics.cells_deleted.inc(deleted)
 
     async def _while_away(self, work: Callable[[], Awaitable[T]]) -> T:
-        pause = self._settings.projector_retry_seconds
-        while True:
-            try:
-                return await work()
-            except StoreAwayError as error:
-                self._metrics.retries.inc()
-                logger.warning("database_away", error=str(error), again_in_seconds=pause)
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, self._settings.projector_retry_seconds_max)
+        return await again_while_away(work, self._settings, self._metrics.retries)
