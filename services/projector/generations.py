@@ -18,10 +18,11 @@ import structlog
 from schemas.errors import ThreadlogError
 from schemas.state import FOLD_VERSION
 from schemas.topics import THREAD_EVENTS
+from services.chassis.log import TopicPartition
 from services.chassis.migrations import migrate as run_migrations
 from services.chassis.sql_files import SqlFiles
-from services.projector.database import connect
-from services.projector.errors import OtherLogError
+from services.projector.database import GONE, connect
+from services.projector.errors import GenerationGoneError, OtherLogError
 from services.projector.projections.batch import PROJECTION_VERSION
 from services.projector.rights import bind_generations
 from services.projector.settings import ProjectorSettings
@@ -233,6 +234,17 @@ async def _first(connection: asyncpg.Connection, cluster_id: str) -> Generation:
         await make_live(connection, generation, None)
     logger.info("generation_created", generation=generation.number)
     return generation
+
+
+async def stored_positions(connection: asyncpg.Connection, generation: Generation) -> dict[TopicPartition, int]:
+    """Raises GenerationGoneError."""
+    try:
+        rows = await connection.fetch(
+            f'select topic, "partition", next_offset from {generation.schema}.positions'  # noqa: S608
+        )
+    except GONE as error:
+        raise GenerationGoneError(f"{generation.schema} is not there as it was: {error}") from error
+    return {TopicPartition(row[0], row[1]): row[2] for row in rows}
 
 
 @contextlib.asynccontextmanager

@@ -12,12 +12,11 @@ from services.projector.build import Positions
 from services.projector.database import connect
 from services.projector.errors import GenerationGoneError, OtherLogError, RebuildError
 from services.projector.exclusive import Exclusive
-from services.projector.generations import OtherVersionError, fits, live_generation
+from services.projector.generations import OtherVersionError, fits, live_generation, stored_positions
 from services.projector.rebuild import OnProgress, Rebuild, drop_when_unread
 from services.projector.same_log import is_built_from
 from services.projector.settings import ProjectorSettings
 from services.projector.store import Generation
-from services.projector.swap import stored_positions
 
 SHOW: Final = "`threadlog generations list` shows those that are there."
 

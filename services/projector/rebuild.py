@@ -29,6 +29,7 @@ from services.projector.generations import (
     fits,
     is_there,
     live_generation,
+    stored_positions,
     unfinished_generations,
 )
 from services.projector.postgres_store import PostgresStore
@@ -36,7 +37,7 @@ from services.projector.same_log import is_built_from
 from services.projector.settings import ProjectorSettings
 from services.projector.sparing import Sparing
 from services.projector.store import Generation
-from services.projector.swap import stored_positions, swap, wait_for_locks
+from services.projector.swap import swap, wait_for_locks
 from services.projector.workers import Workers
 
 DIFFERENCES_SHOWN_MAX: Final = 20

@@ -12,9 +12,9 @@ from services.chassis.log import Log, LogError
 from services.projector.build import Filling, Positions
 from services.projector.database import AWAY, connect
 from services.projector.errors import GenerationGoneError
+from services.projector.generations import stored_positions
 from services.projector.settings import ProjectorSettings
 from services.projector.store import Generation
-from services.projector.swap import stored_positions
 
 STANDS_STILL_LOOKS: Final = 5
 """A live generation that has not moved for so many looks is written by nobody, so pausing does not help it."""

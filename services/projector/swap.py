@@ -19,10 +19,9 @@ from typing import Final
 import asyncpg
 import structlog
 
-from services.chassis.log import Log, TopicPartition
+from services.chassis.log import Log
 from services.projector.build import Filling, OnPositions, Positions
-from services.projector.database import GONE
-from services.projector.errors import GenerationGoneError, RebuildError
+from services.projector.errors import RebuildError
 from services.projector.exclusive import Exclusive
 from services.projector.generations import live_generation, make_live
 from services.projector.settings import ProjectorSettings
@@ -114,14 +113,3 @@ async def _shorter_than_deadlocks(connection: asyncpg.Connection, settings: Proj
     """So that the swap, not a reader, is what ends when both wait for each other."""
     deadlock_ms: int = await connection.fetchval("select setting::int from pg_settings where name = 'deadlock_timeout'")
     return min(settings.projector_swap_lock_seconds, deadlock_ms / 2000)
-
-
-async def stored_positions(connection: asyncpg.Connection, generation: Generation) -> dict[TopicPartition, int]:
-    """Raises GenerationGoneError."""
-    try:
-        rows = await connection.fetch(
-            f'select topic, "partition", next_offset from {generation.schema}.positions'  # noqa: S608
-        )
-    except GONE as error:
-        raise GenerationGoneError(f"{generation.schema} is not there as it was: {error}") from error
-    return {TopicPartition(row[0], row[1]): row[2] for row in rows}

@@ -31,12 +31,12 @@ from services.projector.generations import (
     create_generation,
     drop_generation,
     live_generation,
+    stored_positions,
     unfinished_generations,
 )
 from services.projector.postgres_store import PostgresStore
 from services.projector.settings import ProjectorSettings
 from services.projector.store import Generation
-from services.projector.swap import stored_positions
 from services.projector.verify_chains import Contexts, Offsets, gone, wrong_ends, wrong_hashes, wrong_parents
 from services.projector.verify_report import Finding, Progress, Report
 from services.projector.verify_rows import KeyColumn, Restriction, Side, compare_rows
