@@ -64,10 +64,9 @@ def _to_file(key: ThreadKey, output: Path, idle_seconds: float) -> None:
 
 async def _export(key: ThreadKey, file: BinaryIO, idle_seconds: float) -> None:
     from services.chassis.kafka import KafkaLog
-    from services.chassis.log_metrics import LogCounts
     from services.chassis.settings import Settings
 
-    log = await KafkaLog.open(Settings(), "export", LogCounts())
+    log = await KafkaLog.open(Settings(), "export")
     try:
         await export(log, key, file, idle_seconds)
     finally:

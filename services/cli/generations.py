@@ -122,7 +122,6 @@ async def _with_log(work: Work, settings: "ProjectorSettings", on_progress: "OnP
     from prometheus_client import CollectorRegistry
 
     from services.chassis.kafka import KafkaLog
-    from services.chassis.log_metrics import LogCounts
     from services.chassis.probes import Probes
     from services.projector.metrics import RebuildMetrics
 
@@ -148,7 +147,7 @@ async def _with_log(work: Work, settings: "ProjectorSettings", on_progress: "OnP
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop)
     try:
-        log = await KafkaLog.open(settings, "rebuild", LogCounts())
+        log = await KafkaLog.open(settings, "rebuild")
         try:
             if settings.probes_port:
                 probes = await Probes.start(

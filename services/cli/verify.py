@@ -54,7 +54,6 @@ def verify_command(
 async def _verify(thread: str | None, accept: list[str]) -> "Report":
     from services.chassis.database_setup import require_database
     from services.chassis.kafka import KafkaLog
-    from services.chassis.log_metrics import LogCounts
     from services.chassis.telemetry import configure_logging
     from services.projector.settings import ProjectorSettings
     from services.projector.verify import Asked, accepted_of, verify
@@ -67,7 +66,7 @@ async def _verify(thread: str | None, accept: list[str]) -> "Report":
     # So that the scratch generation is dropped.
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     await require_database(settings, ("projector",))
-    log = await KafkaLog.open(settings, "verify", LogCounts())
+    log = await KafkaLog.open(settings, "verify")
     try:
         return await verify(log, settings.postgres_dsn, settings, _show, asked)
     finally:

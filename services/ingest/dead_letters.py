@@ -14,12 +14,11 @@ from schemas.envelope import TIME_MS_MAX
 from schemas.errors import Fault
 from services.ingest.answers import Answer, Time
 from services.ingest.database import Database
-from services.ingest.problems import BAD_CURSOR, Problem, ProblemError
-from services.ingest.reads import Page, decode_cursor, encode_cursor
+from services.ingest.problems import ProblemError
+from services.ingest.reads import Page, decode_cursor, foreign_cursor, milliseconds_of, moment_at, page_of
 
 PARTITION_MAX: Final = 2**31 - 1
 """As Kafka and the database count them."""
-_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _BEFORE_ALL = (dt.datetime.max.replace(tzinfo=dt.UTC), "", 0, 0)
 _SINCE_EVER = dt.datetime.min.replace(tzinfo=dt.UTC)
 
@@ -73,7 +72,7 @@ class DeadLetters:
         """Raises ProblemError (bad-cursor, views-unavailable)."""
         arguments: list[object] = [
             *(_BEFORE_ALL if cursor is None else _place(cursor)),
-            _SINCE_EVER if chosen.since_ms is None else _EPOCH + dt.timedelta(milliseconds=chosen.since_ms),
+            _SINCE_EVER if chosen.since_ms is None else moment_at(chosen.since_ms),
             chosen.topic,
             chosen.partition,
             chosen.fault,
@@ -84,11 +83,11 @@ class DeadLetters:
         if chosen.tenant is not None:
             name, arguments = "ops_dead_letters_of_tenant", [*arguments, chosen.tenant]
         rows = await self._database.fetch_as_operator(self._sql[name], *arguments)
-        if len(rows) <= limit:
-            return Page(rows, None)
-        last = rows[limit - 1]
-        at_ms = (last["at"] - _EPOCH) // dt.timedelta(milliseconds=1)
-        return Page(rows[:limit], encode_cursor([at_ms, last["topic"], last["partition"], last["offset"]]))
+        return page_of(
+            rows,
+            limit,
+            lambda last: [milliseconds_of(last["at"]), last["topic"], last["partition"], last["offset"]],
+        )
 
 
 def as_text(row: asyncpg.Record) -> Mapping[str, object]:
@@ -100,5 +99,5 @@ def _place(cursor: str) -> tuple[dt.datetime, str, int, int]:
     at_ms, topic, partition, offset = decode_cursor(cursor, (int, str, int, int))
     at_ms, partition = int(at_ms), int(partition)
     if at_ms > TIME_MS_MAX or partition > PARTITION_MAX:
-        raise ProblemError(Problem(BAD_CURSOR, "The cursor is not one that this list has given."))
-    return _EPOCH + dt.timedelta(milliseconds=at_ms), str(topic), partition, int(offset)
+        raise ProblemError(foreign_cursor())
+    return moment_at(at_ms), str(topic), partition, int(offset)

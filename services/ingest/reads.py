@@ -99,7 +99,7 @@ class Reads:
 
     async def threads(self, tenant: TenantId, chosen: ThreadFilter, cursor: str | None, limit: int) -> Page:
         created_at, thread = _after_thread(cursor)
-        updated_after = None if chosen.updated_after_ms is None else _moment(chosen.updated_after_ms)
+        updated_after = None if chosen.updated_after_ms is None else moment_at(chosen.updated_after_ms)
         labels = None if chosen.labels is None else orjson.dumps(dict(chosen.labels))
         rows = await self._database.fetch(
             tenant,
@@ -113,25 +113,19 @@ class Reads:
             labels,
             limit + 1,
         )
-        if len(rows) <= limit:
-            return Page(rows, None)
-        last = rows[limit - 1]
-        return Page(rows[:limit], encode_cursor([_microseconds(last["created_at"]), last["thread"]]))
+        return page_of(rows, limit, lambda last: [_microseconds(last["created_at"]), last["thread"]])
 
     async def usage(self, tenant: TenantId, chosen: UsageFilter, cursor: str | None, limit: int) -> Page:
         day, model = _after_usage(cursor)
         # Days before the cursor's are on pages before.
-        begin = max(_moment(chosen.from_ms), dt.datetime.combine(day, dt.time(), dt.UTC))
+        begin = max(moment_at(chosen.from_ms), dt.datetime.combine(day, dt.time(), dt.UTC))
         query, of_thread = "page_usage", []
         if chosen.thread is not None:
             query, of_thread = "page_usage_of_thread", [chosen.thread]
         rows = await self._database.fetch(
-            tenant, self._sql[query], tenant, *of_thread, begin, _moment(chosen.to_ms), day, model, limit + 1
+            tenant, self._sql[query], tenant, *of_thread, begin, moment_at(chosen.to_ms), day, model, limit + 1
         )
-        if len(rows) <= limit:
-            return Page(rows, None)
-        last = rows[limit - 1]
-        return Page(rows[:limit], encode_cursor([last["day"].isoformat(), last["model"]]))
+        return page_of(rows, limit, lambda last: [last["day"].isoformat(), last["model"]])
 
     async def page(self, of: List, tenant: TenantId, thread: ThreadId | None, cursor: str | None, limit: int) -> Page:
         after = of.start if cursor is None else decode_cursor(cursor, tuple(type(part) for part in of.start))
@@ -139,10 +133,14 @@ class Reads:
         if thread is not None and of.of_thread:
             query = of.of_thread
         rows = await self._database.fetch(tenant, self._sql[query], *whose, *after, limit + 1)
-        if len(rows) <= limit:
-            return Page(rows, None)
-        last = rows[limit - 1]
-        return Page(rows[:limit], encode_cursor([last[name] for name in of.order]))
+        return page_of(rows, limit, lambda last: [last[name] for name in of.order])
+
+
+def page_of(rows: Sequence[asyncpg.Record], limit: int, key: Callable[[asyncpg.Record], Sequence[int | str]]) -> Page:
+    """Of rows that were asked for with one more than the limit; `key` is where the next page goes on."""
+    if len(rows) <= limit:
+        return Page(rows, None)
+    return Page(rows[:limit], encode_cursor(key(rows[limit - 1])))
 
 
 def encode_cursor(key: Sequence[int | str]) -> str:
@@ -157,9 +155,9 @@ def decode_cursor(cursor: str, kinds: tuple[type, ...], is_text: Callable[[str],
     except (ValueError, binascii.Error):
         key = None
     if not isinstance(key, list) or tuple(type(part) for part in key) != kinds:
-        raise ProblemError(_foreign_cursor())
+        raise ProblemError(foreign_cursor())
     if not all(-1 <= part <= OFFSET_MAX if isinstance(part, int) else is_text(part) for part in key):
-        raise ProblemError(_foreign_cursor())
+        raise ProblemError(foreign_cursor())
     return key
 
 
@@ -179,7 +177,7 @@ def _after_thread(cursor: str | None) -> tuple[dt.datetime, str]:
     try:
         return _EPOCH + dt.timedelta(microseconds=int(created)), str(thread)
     except OverflowError:
-        raise ProblemError(_foreign_cursor()) from None
+        raise ProblemError(foreign_cursor()) from None
 
 
 def _after_usage(cursor: str | None) -> tuple[dt.date, str]:
@@ -189,15 +187,19 @@ def _after_usage(cursor: str | None) -> tuple[dt.date, str]:
     try:
         return dt.date.fromisoformat(str(day)), str(model)
     except ValueError:
-        raise ProblemError(_foreign_cursor()) from None
+        raise ProblemError(foreign_cursor()) from None
 
 
-def _foreign_cursor() -> Problem:
+def foreign_cursor() -> Problem:
     return Problem(BAD_CURSOR, "The cursor is not one that this list has given.")
 
 
-def _moment(time_ms: int) -> dt.datetime:
+def moment_at(time_ms: int) -> dt.datetime:
     return _EPOCH + dt.timedelta(milliseconds=time_ms)
+
+
+def milliseconds_of(moment: dt.datetime) -> int:
+    return (moment - _EPOCH) // dt.timedelta(milliseconds=1)
 
 
 def _microseconds(moment: dt.datetime) -> int:

@@ -28,11 +28,9 @@ from schemas.windows import (
 from services.chassis.sketch import quantiles
 from services.ingest.answers import Answer, Time
 from services.ingest.database import Database
-from services.ingest.problems import BAD_CURSOR, Problem, ProblemError
-from services.ingest.reads import decode_cursor, encode_cursor
+from services.ingest.problems import ProblemError
+from services.ingest.reads import decode_cursor, foreign_cursor, milliseconds_of, moment_at, page_of
 from services.ingest.views import format_moment
-
-_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 FailedWhat = Literal["turn", "step", "tool_call", "other"]
 """`other` stands for those beyond the limit of reasons."""
@@ -119,16 +117,13 @@ class OpsWindows:
         step_ms = chosen.step_minutes * MINUTE_MS
         from_ms = chosen.from_ms // step_ms * step_ms
         to_ms = min(-(-chosen.to_ms // step_ms) * step_ms, TIME_MS_MAX)
-        after = (_moment(from_ms), "") if cursor is None else _place(cursor)
+        after = (moment_at(from_ms), "") if cursor is None else _place(cursor)
         rows = await self._database.fetch_as_operator(
             self._sql["ops_windows"],
-            *(_moment(from_ms), _moment(to_ms), chosen.step_minutes, chosen.tenant, *after, limit + 1),
+            *(moment_at(from_ms), moment_at(to_ms), chosen.step_minutes, chosen.tenant, *after, limit + 1),
         )
-        next_cursor = None
-        if len(rows) > limit:
-            last = rows[limit - 1]
-            next_cursor = encode_cursor([(last["at"] - _EPOCH) // dt.timedelta(milliseconds=1), last["tenant"]])
-        return orjson.dumps({"data": [_shown(row) for row in rows[:limit]], "next_cursor": next_cursor})
+        page = page_of(rows, limit, lambda last: [milliseconds_of(last["at"]), last["tenant"]])
+        return orjson.dumps({"data": [_shown(row) for row in page.rows], "next_cursor": page.next_cursor})
 
 
 def _shown(row: asyncpg.Record) -> Mapping[str, object]:
@@ -171,13 +166,9 @@ def _durations(bins: Mapping[str, int]) -> Mapping[str, object] | None:
     return {"count": sum(bins.values()), "p50": round(found[0] / 1000, 3), "p99": round(found[1] / 1000, 3)}
 
 
-def _moment(time_ms: int) -> dt.datetime:
-    return _EPOCH + dt.timedelta(milliseconds=time_ms)
-
-
 def _place(cursor: str) -> tuple[dt.datetime, str]:
     at_ms, tenant = decode_cursor(cursor, (int, str))
     try:
-        return _moment(int(at_ms)), str(tenant)
+        return moment_at(int(at_ms)), str(tenant)
     except OverflowError:
-        raise ProblemError(Problem(BAD_CURSOR, "The cursor is not one that this list has given.")) from None
+        raise ProblemError(foreign_cursor()) from None

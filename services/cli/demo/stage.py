@@ -14,7 +14,6 @@ from typing import Final, NoReturn
 from schemas.errors import ThreadlogError
 from services.chassis.catalog_reader import CatalogReader
 from services.chassis.kafka import KafkaLog
-from services.chassis.log_metrics import LogCounts
 from services.cli.dev import prepare, settings_of
 from services.cli.embedded import BROKER_ENVIRONMENT, Running, embedded_broker, embedded_postgres, free_port
 from services.cli.show import Conversation
@@ -92,7 +91,7 @@ async def stage(screen: Screen, own: Mapping[str, str]) -> AsyncIterator[Stage]:
             port = free_port()
             environment = {**_environment(folder, kafka, postgres, port), **own}
             await prepare(environment)
-            log = await KafkaLog.open(settings_of(environment), "demo", LogCounts())
+            log = await KafkaLog.open(settings_of(environment), "demo")
             try:
                 async with Supervisor(environment, folder / "logs") as supervisor:
                     await supervisor.start_all()

@@ -3,18 +3,16 @@
 from typing import Annotated
 
 from fastapi import APIRouter, Query
-from pydantic import JsonValue
 from starlette.requests import Request
 from starlette.responses import Response
 
 from schemas.ids import NAME_PATTERN
 from services.ingest import openapi
-from services.ingest.dependencies import Dependencies, authorized, dependencies
-from services.ingest.problems import BAD_CURSOR, INVALID_REQUEST, Problem, ProblemError
-from services.ingest.routes.parameters import JSON, Cursor, Limit, moment_of, page_limit
+from services.ingest.dependencies import authorized, dependencies
+from services.ingest.problems import BAD_CURSOR
+from services.ingest.routes.parameters import JSON, UNIT_MS, Cursor, Limit, moment_of, page_limit, require_range
 from services.ingest.windows import WindowFilter, WindowPage
 
-HOUR_MS = 3_600_000
 DAY_MINUTES = 1_440
 
 router = APIRouter(tags=["ops"])
@@ -51,17 +49,7 @@ async def list_windows(
         to_ms = found.clock.now_ms()
     from_ms = moment_of("from", begin)
     if from_ms is None:
-        from_ms = to_ms - HOUR_MS
-    _require_range(found, from_ms, to_ms)
+        from_ms = to_ms - UNIT_MS["hours"]
+    require_range(from_ms, to_ms, found.settings.ops_windows_hours_max, "hours")
     chosen = WindowFilter(from_ms, to_ms, step_minutes, tenant)
     return Response(await found.windows.page(chosen, cursor, page_limit(found, limit)), media_type=JSON)
-
-
-def _require_range(found: Dependencies, from_ms: int, to_ms: int) -> None:
-    """Raises ProblemError."""
-    hours_max = found.settings.ops_windows_hours_max
-    if 0 <= from_ms < to_ms <= from_ms + hours_max * HOUR_MS:
-        return
-    wanted = f"before `to`, after 1970, and by {hours_max} hours at most"
-    errors: JsonValue = [{"place": "query.from", "detail": f"must be {wanted}"}]
-    raise ProblemError(Problem(INVALID_REQUEST, f"`from` has to be {wanted}.", {"errors": errors}))

@@ -4,7 +4,8 @@ Commands are read by hand: FastAPI's own way to parameters costs a fifth of a co
 them (`openapi.command`), and parses the parameters of reads.
 """
 
-from typing import Annotated, TypeVar
+from collections.abc import Mapping
+from typing import Annotated, Literal, TypeVar
 
 from fastapi import Path, Query
 from pydantic import JsonValue
@@ -35,6 +36,8 @@ AtLeastQuery = Annotated[
 ]
 
 JSON = "application/json"
+TimeUnit = Literal["hours", "days"]
+UNIT_MS: Mapping[TimeUnit, int] = {"hours": 3_600_000, "days": 86_400_000}
 Model = TypeVar("Model", bound=Frozen)
 
 
@@ -131,6 +134,15 @@ def moment_of(name: str, text: str | None) -> int | None:
         wanted = "an RFC 3339 time with a zone, such as 2026-01-31T12:00:00Z"
         errors: JsonValue = [{"place": f"query.{name}", "detail": f"must be {wanted}"}]
         raise ProblemError(Problem(INVALID_REQUEST, f"{name} is {wanted}.", {"errors": errors})) from None
+
+
+def require_range(from_ms: int, to_ms: int, most: int, unit: TimeUnit) -> None:
+    """Raises ProblemError."""
+    if 0 <= from_ms < to_ms <= from_ms + most * UNIT_MS[unit]:
+        return
+    wanted = f"before `to`, after 1970, and by {most} {unit} at most"
+    errors: JsonValue = [{"place": "query.from", "detail": f"must be {wanted}"}]
+    raise ProblemError(Problem(INVALID_REQUEST, f"`from` has to be {wanted}.", {"errors": errors}))
 
 
 def page_limit(found: Dependencies, limit: int | None) -> int:

@@ -3,24 +3,17 @@
 from typing import Annotated, Final
 
 from fastapi import APIRouter, Query
-from pydantic import JsonValue
 from starlette.requests import Request
 from starlette.responses import Response
 
 from services.ingest import openapi
 from services.ingest.answers import UsagePage
 from services.ingest.dependencies import Dependencies
-from services.ingest.problems import (
-    BAD_CURSOR,
-    INVALID_REQUEST,
-    THREAD_NOT_FOUND,
-    VIEWS_BEHIND,
-    Problem,
-    ProblemError,
-)
+from services.ingest.problems import BAD_CURSOR, THREAD_NOT_FOUND, VIEWS_BEHIND
 from services.ingest.reads import UsageFilter
 from services.ingest.routes.parameters import (
     JSON,
+    UNIT_MS,
     AtLeastQuery,
     Cursor,
     Limit,
@@ -28,11 +21,11 @@ from services.ingest.routes.parameters import (
     moment_of,
     page_limit,
     reader_of,
+    require_range,
     thread_key,
     wait_at_least,
 )
 
-DAY_MS: Final = 86_400_000
 DAYS_DEFAULT: Final = 30
 
 router = APIRouter(tags=["reads"])
@@ -76,10 +69,6 @@ def _range(found: Dependencies, from_ms: int | None, to_ms: int | None) -> tuple
     if to_ms is None:
         to_ms = found.clock.now_ms()
     if from_ms is None:
-        from_ms = max(0, to_ms - DAYS_DEFAULT * DAY_MS)
-    days_max = found.settings.ingest_usage_days_max
-    if 0 <= from_ms < to_ms <= from_ms + days_max * DAY_MS:
-        return from_ms, to_ms
-    wanted = f"before `to`, after 1970, and by {days_max} days at most"
-    errors: JsonValue = [{"place": "query.from", "detail": f"must be {wanted}"}]
-    raise ProblemError(Problem(INVALID_REQUEST, f"`from` has to be {wanted}.", {"errors": errors}))
+        from_ms = max(0, to_ms - DAYS_DEFAULT * UNIT_MS["days"])
+    require_range(from_ms, to_ms, found.settings.ingest_usage_days_max, "days")
+    return from_ms, to_ms
