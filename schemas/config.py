@@ -34,6 +34,26 @@ class Limits(Frozen):
     turn_seconds: Annotated[int, Field(ge=1)] | None = None
     parallel_calls: Annotated[int, Field(ge=1, le=1_000)] | None = None
     model_tries: Annotated[int, Field(ge=1, le=100)] | None = None
+    turn_tokens: Annotated[int, Field(ge=1)] | None = None
+    """Tokens that a turn may use, those of its child threads not among them."""
+    context_tokens: Annotated[int, Field(ge=1)] | None = None
+    """A larger context is compacted before the next step."""
+    child_depth: Annotated[int, Field(ge=0, le=100)] | None = None
+    """How many generations of child threads there may be below the topmost thread."""
+    children_per_turn: Annotated[int, Field(ge=0, le=1_000)] | None = None
+    parallel_tasks: Annotated[int, Field(ge=1, le=1_000)] | None = None
+    """Tasks of a plan that run at once."""
+
+
+class Skill(Frozen):
+    """A folder with a SKILL.md, by reference."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+    version: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+    """Of the artifact that holds the folder."""
+    description: str = ""
+    """What it is good for: the model chooses by it."""
 
 
 class Config(Frozen):
@@ -54,6 +74,10 @@ class Config(Frozen):
     about it has had its time by then.
     """
     one_turn_per_input: bool = True
+    plan_approval: Literal["never", "always"] = "never"
+    """Whether a person has to approve each version of a plan."""
+    skills: tuple[Skill, ...] = ()
+    """What the model may load."""
     routing: dict[str, str] = {}
 
 

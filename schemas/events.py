@@ -28,8 +28,10 @@ CallOutcome = Literal["succeeded", "failed", "timed_out", "cancelled"]
 CancelReason = Literal["user", "limit", "recovery", "parent"]
 TaskStatus = Literal["pending", "running", "succeeded", "failed", "cancelled"]
 
-POOLS_WITHOUT_EXECUTOR = frozenset({"client", "thread"})
-"""Pools in which dispatching is the claim: the customer's backend, and child threads."""
+POOLS_WITHOUT_EXECUTOR = frozenset({"client", "thread", "import"})
+"""Pools in which dispatching is the claim: the customer's backend, what the runtime does itself (child threads, plans),
+and what an imported session ran.
+"""
 
 
 # Parts of events
@@ -114,6 +116,20 @@ class Lineage(Frozen):
     chain: Hash
     call: Call | None = None
     """The parent's call whose result a child thread is."""
+    plan_version: Positive | None = None
+    """With `task`: the version of the parent's plan that began the child."""
+    task: Id | None = None
+    """The task of the parent's plan that a child thread works on."""
+    depth: Count = 0
+    """How many parents a child thread has above it. A fork is as deep as what it was forked from."""
+
+
+class RequestedCall(Frozen):
+    """A call that a principal asks for in the model's place, such as to put files back."""
+
+    tool: Id
+    args: dict[str, JsonValue]
+    call_hash: Hash
 
 
 class Edited(Frozen):
@@ -216,6 +232,8 @@ class InputSubmitted(Event):
     items: tuple[ContentItem, ...]
     mode: InputMode = "queue"
     expected_turn: Positive | None = None
+    call: RequestedCall | None = None
+    """The turn that takes this input runs this call, and asks no model. It takes no other input."""
 
 
 class InputWithdrawn(Event):
@@ -409,8 +427,10 @@ class ToolCallResolved(Event):
 
 class ContextCompactionRequested(Event):
     kind = "context.compaction_requested"
-    identity = ("base",)
+    identity = ("base", "turn")
     base: Count = 0
+    turn: Count = 0
+    """The last turn as of then, where a runtime asks."""
 
 
 class ContextCompacted(Event):
@@ -422,11 +442,24 @@ class ContextCompacted(Event):
     usage: Usage = Usage()
 
 
+class ContextCompactionFailed(Event):
+    """The model gave no summary: the thread goes on with its context as it is."""
+
+    kind = "context.compaction_failed"
+    identity = ("requested",)
+    base: Count
+    requested: Positive
+    """Seq of the request that it ends."""
+    error: Failure
+
+
 class PlanProposed(Event):
     kind = "plan.proposed"
     identity = ("plan_version",)
     plan_version: Positive
     tasks: tuple[Task, ...]
+    call: Call | None = None
+    """The call that proposed it, and whose result tells what became of it."""
 
 
 class PlanApproved(Event):
@@ -502,6 +535,7 @@ EVENTS: tuple[type[Event], ...] = (
     ToolCallResolved,
     ContextCompactionRequested,
     ContextCompacted,
+    ContextCompactionFailed,
     PlanProposed,
     PlanApproved,
     PlanRejected,

@@ -63,7 +63,7 @@ MEANINGS: Mapping[str, Meaning] = {
         "The flag is cleared.",
     ),
     "thread.rewound": Meaning(
-        "No turn is open, and the turn exists.",
+        "No turn is open, and the turn exists. While importing: by the importer.",
         "Later turns leave the model's context, and summaries that may speak of them; they stay in history. The "
         "base of the context is this record.",
     ),
@@ -79,7 +79,8 @@ MEANINGS: Mapping[str, Meaning] = {
         "The input id is not remembered, whoever writes it; the thread is not closing; the expected turn is open "
         "if one is given; mode `reject`: no turn is open and the queue is empty.",
         "The input joins the queue, and releases a held one. Mode `interrupt` also cancels the turn that is open "
-        "where it lands. One with `expected_turn` that its turn never takes is discarded with the turn's end.",
+        "where it lands. One with `expected_turn` that its turn never takes is discarded with the turn's end. One "
+        "with a `call`, which `steer` refuses, gets a turn of its own.",
     ),
     "input.withdrawn": Meaning(
         "The input is still queued.",
@@ -107,7 +108,8 @@ MEANINGS: Mapping[str, Meaning] = {
         "The turn is closed, and an open step with it.",
     ),
     "step.started": Meaning(
-        "The turn is open and not cancelling, `follows` is equal, its calls are all settled. Either the step is "
+        "The turn is open and not cancelling, `follows` is equal, its calls are all settled (in an imported turn: "
+        "or unknown). Either the step is "
         "the last + 1 with attempt 1, and none is open or failed; or it is the open or failed one with attempt + "
         "1 and the same inputs.",
         "The step is open. Attempt 1 takes the steering inputs that it lists.",
@@ -167,9 +169,13 @@ MEANINGS: Mapping[str, Meaning] = {
         "A compaction is asked for.",
     ),
     "context.compacted": Meaning(
-        "No step is open and no call of the open turn unsettled; `base` is the folded one; `through_seq` is not "
+        "No step is open and no call of the open turn holds it up; `base` is the folded one; `through_seq` is not "
         "before it and before this record.",
         "The summary stands for the items up to `through_seq`. The base of the context is this record.",
+    ),
+    "context.compaction_failed": Meaning(
+        "A compaction is asked for, by this request and on this `base`.",
+        "The request is answered: the context stays as it is. A runtime asks by itself again in the next turn.",
     ),
     "plan.proposed": Meaning(
         "The version is the last + 1, and the tasks are a graph without cycles.",
@@ -177,7 +183,8 @@ MEANINGS: Mapping[str, Meaning] = {
     ),
     "plan.approved": Meaning(
         "That version waits.",
-        "It is in force: tasks kept by id go on, new ones are pending, the others are cancelled.",
+        "It is in force: tasks kept by id go on, those that failed or were cancelled begin anew, new ones are "
+        "pending, the others are cancelled.",
     ),
     "plan.rejected": Meaning(
         "That version waits.",
@@ -192,8 +199,8 @@ MEANINGS: Mapping[str, Meaning] = {
         "None: a reference.",
     ),
     "skill.loaded": Meaning(
-        "The thread exists and is not closed or importing.",
-        "None: a reference.",
+        "The thread exists and is not closed or importing; this version of the skill is not loaded.",
+        "The thread remembers the version, so that its folder is there for every later call.",
     ),
 }
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import JsonValue, TypeAdapter
 
 from schemas.config import Config
-from schemas.events import CancelReason, EffectClass, InputMode, Lineage, TurnOutcome
+from schemas.events import CancelReason, EffectClass, InputMode, Lineage, RequestedCall, TurnOutcome
 from schemas.plan import PlanState, is_busy
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ else:
         return changed
 
 
-FOLD_VERSION = 1
+FOLD_VERSION = 2
 """Goes up with every change of meaning: states of another version are not trusted but folded again."""
 
 REMEMBERED_COMMANDS = 256
@@ -33,6 +33,8 @@ REMEMBERED_INPUTS = 256
 REMEMBERED_STARTS = 16
 """Attempts of one step whose late answer may still win."""
 GRANTS_MAX = 256
+SKILLS_MAX = 64
+"""Loaded skills that a thread remembers."""
 
 CHAIN_START = "0" * 64
 
@@ -52,6 +54,8 @@ class QueuedInput:
     expected_turn: int | None = None
     held: bool = False
     """Queued before its turn was closed by a recovery: no turn takes it until another input comes."""
+    call: RequestedCall | None = None
+    """What the turn that takes it runs instead of asking a model."""
 
 
 @dataclass(frozen=True)
@@ -122,6 +126,12 @@ class Step:
 
 
 @dataclass(frozen=True)
+class LoadedSkill:
+    version: str
+    sha256: str
+
+
+@dataclass(frozen=True)
 class Grant:
     """Later calls that a person approved in advance: with this hash, or of this tool."""
 
@@ -149,6 +159,8 @@ class Turn:
     grants: tuple[Grant, ...] = ()
     input_tokens: int = 0
     output_tokens: int = 0
+    requested: RequestedCall | None = None
+    """What this turn runs instead of asking a model."""
     waiting_since_ms: int | None = None
     """Since when nothing can go on without a person."""
     waited_ms: int = 0
@@ -176,6 +188,13 @@ class ThreadState:
     import_source: str | None = None
     base: int = 0
     compaction_requested: bool = False
+    compaction_seq: int = 0
+    """Of the last request that took effect."""
+    compaction_failed_turn: int | None = None
+    """The last turn as of the last failed compaction since the base: it is not asked for by itself again in that turn.
+    """
+    context_tokens: int = 0
+    """Of the last step since the base: what it was shown and what it answered, as the provider counted."""
     last_turn: int = 0
     last_outcome: TurnOutcome | None = None
     last_turn_hash: str = ""
@@ -186,6 +205,8 @@ class ThreadState:
     """Of the last step, and unknown ones of any turn."""
     grants: tuple[Grant, ...] = ()
     plan: PlanState = field(default_factory=PlanState)
+    skills: dict[str, LoadedSkill] = field(default_factory=dict)
+    """By name, the version that was loaded last."""
     commands: dict[str, str] = field(default_factory=dict)
     """The last client commands: event id to the first 16 characters of the data hash."""
     inputs: dict[str, int] = field(default_factory=dict)
@@ -222,13 +243,14 @@ def is_active(state: ThreadState) -> bool:
 
 
 def waits_for_people(state: ThreadState) -> bool:
-    """Whether the open turn can go on only when a person answers an approval or settles an unknown call."""
+    """Whether the open turn can go on only when a person answers an approval or a plan, or settles an unknown call."""
     if state.turn is None or state.turn.step is not None:
         return False
     waits = False
     for call in state.calls.values():
         if call.turn == state.turn.turn and call.status != "settled":
-            if call.status not in {"waiting", "unknown"}:
+            proposes = state.plan.waiting is not None and state.plan.call == call.call
+            if call.status not in {"waiting", "unknown"} and not proposes:
                 return False
             waits = True
     return waits

@@ -29,6 +29,7 @@ from schemas.events import (
     POOLS_WITHOUT_EXECUTOR,
     ArtifactRecorded,
     ContextCompacted,
+    ContextCompactionFailed,
     ContextCompactionRequested,
     Event,
     InputSubmitted,
@@ -72,9 +73,11 @@ from schemas.state import (
     REMEMBERED_COMMANDS,
     REMEMBERED_INPUTS,
     REMEMBERED_STARTS,
+    SKILLS_MAX,
     Call,
     CancelCause,
     Grant,
+    LoadedSkill,
     QueuedInput,
     Settled,
     Step,
@@ -213,10 +216,11 @@ def _end_import(s: ThreadState, r: Record) -> None:
     turn = s.turn
     if turn is not None:
         unfinished = unsettled_calls(s, turn.turn)
-        s.calls = s.calls | {call.call: replace(call, status="unknown") for call in unfinished}
+        s.calls = s.calls | {call.call: replace(call, status="unknown", effect="unsafe") for call in unfinished}
         _end_turn(s, turn, "interrupted", r.data_hash)
     s.queue = ()
-    s.base, s.live, s.import_source = s.seq, False, None
+    s.live, s.import_source = False, None
+    _set_base(s)
 
 
 def _configured(s: ThreadState, r: Record, d: ThreadConfigured) -> Verdict:
@@ -252,13 +256,14 @@ def _unarchived(s: ThreadState, r: Record, d: ThreadUnarchived) -> Verdict:
 
 
 def _rewound(s: ThreadState, r: Record, d: ThreadRewound) -> Verdict:
-    if s.status != "active":
+    if s.status not in {"active", "importing"}:
         return Verdict("rejected", f"the thread is {s.status}")
     if s.turn is not None:
         return Verdict("rejected", f"turn {s.turn.turn} is open")
     if d.to_turn > s.last_turn:
         return Verdict("rejected", f"there is no turn {d.to_turn}")
-    s.base, s.live = s.seq, True
+    _set_base(s)
+    s.live = s.live or not r.actor.startswith(IMPORT_PREFIX)
     s.calls = {name: replace(call, rewound=call.rewound or call.turn > d.to_turn) for name, call in s.calls.items()}
     return APPLIED
 
@@ -293,11 +298,13 @@ def _input_submitted(s: ThreadState, r: Record, d: InputSubmitted) -> Verdict:
         return Verdict("rejected", "the thread is closing")
     if d.expected_turn is not None and (s.turn is None or s.turn.turn != d.expected_turn):
         return Verdict("rejected", f"turn {d.expected_turn} is not open")
+    if d.mode == "steer" and d.call is not None:
+        return Verdict("rejected", "a call that is asked for has a turn of its own")
     if d.mode == "reject" and (s.turn is not None or s.queue):
         return Verdict("rejected", "a turn is open" if s.turn is not None else "inputs are waiting")
     s.inputs = _remember(s.inputs, d.input, s.seq, REMEMBERED_INPUTS)
     released = tuple([replace(item, held=False) if item.held else item for item in s.queue])
-    s.queue = (*released, QueuedInput(d.input, d.mode, s.seq, d.expected_turn))
+    s.queue = (*released, QueuedInput(d.input, d.mode, s.seq, d.expected_turn, call=d.call))
     s.live = s.live or not r.actor.startswith(IMPORT_PREFIX)
     if d.mode == "interrupt" and s.turn is not None and s.turn.cancelling is None:
         _cancel(s, s.turn, "interrupt", r.time_ms, discard=False)
@@ -331,6 +338,9 @@ def _turn_started(s: ThreadState, r: Record, d: TurnStarted) -> Verdict:
         return Verdict("superseded", "an input has left the queue")
     if any(queued[item].held for item in d.inputs):
         return Verdict("rejected", "the queue is held until the next input")
+    requested = queued[d.inputs[0]].call
+    if len(d.inputs) > 1 and any(queued[item].call is not None for item in d.inputs):
+        return Verdict("rejected", "a call that is asked for has a turn of its own")
     if d.config != s.config_seq or d.base != s.base:
         return Verdict("superseded", "the configuration or the base of the context has changed")
     taken = set(d.inputs)
@@ -344,6 +354,7 @@ def _turn_started(s: ThreadState, r: Record, d: TurnStarted) -> Verdict:
         started_ms=r.time_ms,
         started_hash=r.data_hash,
         started_seq=s.seq,
+        requested=requested,
     )
     s.calls = {name: call for name, call in s.calls.items() if not call.settled}
     s.live = s.live or not r.actor.startswith(IMPORT_PREFIX)
@@ -438,7 +449,7 @@ def _step_started(s: ThreadState, r: Record, d: StepStarted) -> Verdict:
         return Verdict("superseded", f"step {d.step} has finished")
     if d.follows != turn.follows:
         return Verdict("superseded", "another answer took its place")
-    if unsettled_calls(s, turn.turn):
+    if _holds_up(s, turn):
         return Verdict("rejected", "a call is not settled")
     if step is None:
         return _first_attempt(s, r, d, turn)
@@ -458,6 +469,14 @@ def _step_started(s: ThreadState, r: Record, d: StepStarted) -> Verdict:
     )
     s.turn = replace(turn, step=again)
     return APPLIED
+
+
+def _holds_up(s: ThreadState, turn: Turn) -> bool:
+    """Whether a call has to be settled before the turn goes on. A session that was recorded elsewhere may have gone on
+    without ever telling what a call came to.
+    """
+    importing = s.status == "importing"
+    return any(not (importing and call.status == "unknown") for call in unsettled_calls(s, turn.turn))
 
 
 def _first_attempt(s: ThreadState, r: Record, d: StepStarted, turn: Turn) -> Verdict:
@@ -504,6 +523,7 @@ def _step_finished(s: ThreadState, r: Record, d: StepFinished) -> Verdict:
         input_tokens=turn.input_tokens + d.usage.input_tokens,
         output_tokens=turn.output_tokens + d.usage.output_tokens,
     )
+    s.context_tokens = d.usage.input_tokens + d.usage.output_tokens
     calls = {name: call for name, call in s.calls.items() if not call.settled}
     for proposed in d.calls:
         call = Call(
@@ -791,7 +811,14 @@ def _compaction_requested(s: ThreadState, r: Record, d: ContextCompactionRequest
         return Verdict("superseded", "a compaction is asked for already")
     if _has_open_step(s):
         return Verdict("rejected", "a step is open; ask between steps")
-    s.compaction_requested = True
+    s.compaction_requested, s.compaction_seq = True, s.seq
+    return APPLIED
+
+
+def _compaction_failed(s: ThreadState, r: Record, d: ContextCompactionFailed) -> Verdict:
+    if not s.compaction_requested or d.base != s.base or d.requested != s.compaction_seq:
+        return Verdict("superseded", "it speaks of a request that is not in force")
+    s.compaction_requested, s.compaction_failed_turn = False, s.last_turn
     return APPLIED
 
 
@@ -802,11 +829,17 @@ def _compacted(s: ThreadState, r: Record, d: ContextCompacted) -> Verdict:
         return Verdict("superseded", "the base of the context has changed")
     if d.through_seq >= s.seq or d.through_seq < s.base:
         return Verdict("rejected", "a summary stands for items since the base and before itself")
-    if _has_open_step(s) or (s.turn is not None and unsettled_calls(s, s.turn.turn)):
+    if _has_open_step(s) or (s.turn is not None and _holds_up(s, s.turn)):
         return Verdict("rejected", "a step is open, or a call not settled")
-    s.base, s.compaction_requested = s.seq, False
+    _set_base(s)
+    s.compaction_requested = False
     s.live = s.live or not r.actor.startswith(IMPORT_PREFIX)
     return APPLIED
+
+
+def _set_base(s: ThreadState) -> None:
+    """From here the context is another one: what was measured of the last says nothing of it."""
+    s.base, s.context_tokens, s.compaction_failed_turn = s.seq, 0, None
 
 
 def _has_open_step(s: ThreadState) -> bool:
@@ -821,7 +854,7 @@ def _plan_proposed(s: ThreadState, r: Record, d: PlanProposed) -> Verdict:
     problem = plans.graph_problem(d.tasks)
     if problem is not None:
         return Verdict("rejected", problem)
-    s.plan = plans.propose(s.plan, d.plan_version, d.tasks)
+    s.plan = plans.propose(s.plan, d.plan_version, d.tasks, d.call)
     return APPLIED
 
 
@@ -835,21 +868,29 @@ def _plan_approved(s: ThreadState, r: Record, d: PlanApproved) -> Verdict:
 def _plan_rejected(s: ThreadState, r: Record, d: PlanRejected) -> Verdict:
     if s.plan.waiting != d.plan_version:
         return Verdict("superseded", f"version {d.plan_version} does not wait for an answer")
-    s.plan = plans.reject(s.plan)
+    s.plan = plans.reject(s.plan, d.reason)
     return APPLIED
 
 
 def _task_updated(s: ThreadState, r: Record, d: TaskUpdated) -> Verdict:
     if s.plan.in_force != d.plan_version:
         return Verdict("superseded", f"version {d.plan_version} is not in force")
-    updated = plans.update_task(s.plan, d.task, d.status, d.child)
+    updated = plans.update_task(s.plan, d.task, d.status, d.child, d.result)
     if isinstance(updated, str):
         return Verdict("superseded", updated)
     s.plan = updated
     return APPLIED
 
 
-def _recorded(s: ThreadState, r: Record, d: ArtifactRecorded | SkillLoaded) -> Verdict:
+def _recorded(s: ThreadState, r: Record, d: ArtifactRecorded) -> Verdict:
+    return APPLIED
+
+
+def _skill_loaded(s: ThreadState, r: Record, d: SkillLoaded) -> Verdict:
+    skill = LoadedSkill(d.skill_version, d.sha256)
+    if s.skills.get(d.name) == skill:
+        return Verdict("duplicate", "this version of the skill is loaded")
+    s.skills = _remember(s.skills, d.name, skill, SKILLS_MAX)
     return APPLIED
 
 
@@ -912,7 +953,7 @@ TRANSITIONS: Mapping[type[Event], Transition] = {
     ThreadDescribed: _row(_described, "ingest", "anyone"),
     ThreadArchived: _row(_archived, "ingest", "anyone"),
     ThreadUnarchived: _row(_unarchived, "ingest", "anyone"),
-    ThreadRewound: _row(_rewound, "ingest"),
+    ThreadRewound: _row(_rewound, "ingest, importer", "importer"),
     ThreadCloseRequested: _row(_close_requested, "ingest", "anyone"),
     ThreadClosed: _row(_closed, "runtime", after_close=True),
     InputSubmitted: _row(_input_submitted, "ingest, runtime, importer", "importer"),
@@ -935,10 +976,11 @@ TRANSITIONS: Mapping[type[Event], Transition] = {
     ToolCallResolved: _row(_resolved, "ingest, tool_executor", after_close=True),
     ContextCompactionRequested: _row(_compaction_requested, "ingest, runtime"),
     ContextCompacted: _row(_compacted, "runtime, importer", "importer"),
-    PlanProposed: _row(_plan_proposed, "runtime, importer", "importer"),
+    ContextCompactionFailed: _row(_compaction_failed, "runtime"),
+    PlanProposed: _row(_plan_proposed, "ingest, runtime, importer", "importer"),
     PlanApproved: _row(_plan_approved, "ingest, runtime, importer", "importer"),
     PlanRejected: _row(_plan_rejected, "ingest, runtime", "importer"),
     TaskUpdated: _row(_task_updated, "runtime, importer", "importer"),
     ArtifactRecorded: _row(_recorded, "ingest, importer", "anyone", after_close=True),
-    SkillLoaded: _row(_recorded, "runtime"),
+    SkillLoaded: _row(_skill_loaded, "runtime"),
 }

@@ -187,12 +187,17 @@ def _calls_settled(before: ThreadState, after: ThreadState, record: Record, inde
     changes: list[Change] = []
     for call in sorted(settled, key=_order):
         old = before.calls.get(call.call)
-        if old is not None and old.settled:
+        if old is not None and (old.settled or (not call.settled and _was_told(before, old))):
             continue
         item = _result_item(before, call, record, turn_over=turn_over, place=after.seq, index=index + len(changes))
         if item is not None:
             changes.append(ItemAdded(item))
     return changes
+
+
+def _was_told(before: ThreadState, call: Call | None) -> bool:
+    """Whether the unknown call has its result item already: an imported turn may go on without knowing."""
+    return call is not None and call.status == "unknown" and before.status == "importing"
 
 
 def _order(call: Call) -> tuple[int, int, int]:
@@ -206,8 +211,9 @@ def _result_item(
     in_open_turn = call.turn == open_turn
     kind: ItemKind = "tool_result"
     if call.settled:
-        kind = "tool_result" if in_open_turn else "resolution"
-    elif not (turn_over and in_open_turn and call.status == "unknown"):
+        told = _was_told(before, before.calls.get(call.call))
+        kind = "tool_result" if in_open_turn and not told else "resolution"
+    elif not (in_open_turn and call.status == "unknown" and (turn_over or before.status == "importing")):
         return None
     content: dict[str, JsonValue] = {
         "kind": kind,

@@ -14,7 +14,9 @@ from typing import Final, get_args
 from schemas.events import (
     EVENTS,
     ArtifactRecorded,
+    ContextCompactionFailed,
     ContextCompactionRequested,
+    Failure,
     InputWithdrawn,
     Lineage,
     PlanApproved,
@@ -183,6 +185,9 @@ def everything(log: History) -> None:
     plain_turn(log)
     _people(log)
     _fates(log)
+    log.apply(ContextCompactionRequested(base=log.state.base), USER)
+    failed = Failure(kind="provider", message="no summary")
+    log.apply(ContextCompactionFailed(base=log.state.base, requested=log.state.compaction_seq, error=failed))
     log.apply(ContextCompactionRequested(base=log.state.base), USER)
     log.apply(compacted(log.state))
     plain_turn(log)

@@ -9,10 +9,12 @@ from typing import Literal, NamedTuple
 
 from schemas.events import (
     ArtifactRecorded,
+    ContextCompactionFailed,
     ContextCompactionRequested,
     Edited,
     EffectClass,
     Event,
+    Failure,
     InputWithdrawn,
     PlanApproved,
     PlanProposed,
@@ -128,6 +130,11 @@ def owner_of_settings(state: ThreadState) -> list[Move]:
         ThreadRewound(to_turn=max(state.last_turn - 1, 1)),
         ThreadRewound(to_turn=state.last_turn + 1),
         ContextCompactionRequested(base=state.base),
+        ContextCompactionFailed(
+            base=state.base,
+            requested=max(state.compaction_seq, 1),
+            error=Failure(kind="provider", message="no summary"),
+        ),
         ArtifactRecorded(sha256=NO_HASH, size=1, media_type="text/plain"),
         PlanApproved(plan_version=max(state.plan.last_version, 1), by=USER),
         PlanRejected(plan_version=max(state.plan.last_version, 1), by=USER, reason="no"),

@@ -85,5 +85,33 @@ def test_replanning_keeps_tasks_by_id_and_cancels_the_others():
     assert statuses(waiting) == {"a": "running", "b": "running", "c": "pending", "d": "succeeded"}
     plan = approve(waiting)
     assert (plan.in_force, plan.last_version) == (2, 2)
-    assert statuses(plan) == {"a": "running", "e": "pending", "b": "cancelled", "c": "cancelled"}
+    assert statuses(plan) == {"a": "running", "e": "pending", "b": "running", "c": "cancelled"}
     assert plan.tasks["e"].task.depends_on == ("a",)
+    assert [name for name, state in plan.tasks.items() if state.left_out] == ["b"]
+    assert is_busy(plan)
+    assert statuses(moved(plan, "b", "cancelled"))["b"] == "cancelled"
+
+
+def test_a_task_that_is_named_again_goes_on_or_begins_anew():
+    plan = moved(moved(in_force(a="", b="", c=""), "a", "running", "failed"), "b", "running", "succeeded")
+    plan = moved(plan, "c", "running")
+    without = approve(propose(plan, 2, tasks(a="", b="")))
+    assert without.tasks["c"].left_out
+    again = approve(propose(moved(without, "c", "cancelled"), 3, tasks(a="", b="", c="")))
+    assert statuses(again) == {"a": "pending", "b": "succeeded", "c": "pending"}
+    kept = approve(propose(without, 3, tasks(a="", b="", c="")))
+    assert (kept.tasks["c"].status, kept.tasks["c"].left_out) == ("running", False)
+
+
+def test_an_answer_knows_what_it_answers():
+    plan = propose(PlanState(), 1, tasks(a=""), "2.1.0")
+    assert approve(plan).call == "2.1.0"
+    rejected = reject(plan, "too much at once")
+    assert (rejected.call, rejected.rejection) == ("2.1.0", "too much at once")
+    assert propose(rejected, 2, tasks(a="")).rejection is None
+
+
+def test_what_came_of_a_task_stays_with_it():
+    plan = update_task(moved(in_force(a=""), "a", "running"), "a", "succeeded", None, {"text": "done"})
+    assert isinstance(plan, PlanState)
+    assert plan.tasks["a"].result == {"text": "done"}

@@ -6,16 +6,22 @@ from schemas.codec import Problem, Record
 from schemas.config import Config
 from schemas.events import (
     ArtifactRecorded,
+    ContextCompactionFailed,
     ContextCompactionRequested,
     Edited,
     Event,
+    Failure,
+    InputMode,
+    InputSubmitted,
     InputWithdrawn,
     PlanApproved,
     PlanProposed,
     PlanRejected,
+    RequestedCall,
     SkillLoaded,
     Task,
     TaskUpdated,
+    TextItem,
     ThreadArchived,
     ThreadClosed,
     ThreadCloseRequested,
@@ -34,6 +40,7 @@ from schemas.state import (
     REMEMBERED_INPUTS,
     REMEMBERED_STARTS,
     Grant,
+    LoadedSkill,
     ThreadState,
     is_active,
 )
@@ -250,6 +257,30 @@ class TestImport:
         assert not is_active(log.state)
         log.apply(resolved(log.only_call, "abandoned"), USER)
 
+    def test_an_imported_turn_may_go_on_without_knowing_what_a_call_came_to(self):
+        log = self.importing()
+        log.apply(submitted("i1"), IMPORTER)
+        log.apply(turn_started(log.state), IMPORTER)
+        log.apply(step_started(log.state), IMPORTER)
+        log.apply(step_finished(log.state, calls=[proposed(0)]), IMPORTER)
+        log.apply(approved(log.only_call, by="unrecorded"), IMPORTER)
+        log.apply(dispatched(log.only_call, pool="import"), IMPORTER)
+        assert effect_of(log, step_started(log.state), IMPORTER) == ("rejected", "a call is not settled")
+        log.apply(lost(log.only_call), IMPORTER)
+        assert log.only_call.status == "unknown"
+        log.apply(step_started(log.state), IMPORTER)
+        log.apply(step_finished(log.state, "fine"), IMPORTER)
+        log.apply(compacted(log.state), IMPORTER)
+        log.apply(turn_ended(log.state), IMPORTER)
+        log.apply(ThreadRewound(to_turn=1), IMPORTER)
+        assert not log.state.live
+        later = log.fork()
+        later.apply(finished(later.only_call), IMPORTER)
+        assert later.state.calls == {} or later.only_call.settled
+        log.apply(ThreadImportEnded(source="s"), IMPORTER)
+        assert [call.status for call in log.state.calls.values()] == ["unknown"]
+        assert log.state.context_tokens == 0
+
     def test_people_may_describe_and_close_meanwhile(self):
         log = self.importing()
         log.apply(ThreadDescribed(title="t"), USER)
@@ -318,6 +349,50 @@ class TestInput:
         left = ("superseded", "the input has left the queue")
         assert effect_of(log, InputWithdrawn(input="i1"), USER) == left
         assert effect_of(log, InputWithdrawn(input="i9"), USER) == ("rejected", "there is no input i9")
+
+
+class TestRequestedCall:
+    def asked(self, name: str = "i1", mode: InputMode = "queue") -> InputSubmitted:
+        call = RequestedCall(tool="restore_files", args={"turn": 1}, call_hash=NO_HASH)
+        return InputSubmitted(input=name, items=(TextItem(text="put them back"),), mode=mode, call=call)
+
+    def test_it_has_a_turn_of_its_own(self):
+        log = History().idle()
+        log.apply(self.asked(), USER)
+        log.apply(submitted("i2"), USER)
+        alone = ("rejected", "a call that is asked for has a turn of its own")
+        assert effect_of(log, turn_started(log.state), RUNTIME) == alone
+        log.apply(turn_started(log.state, ["i1"]))
+        assert log.state.turn is not None and log.state.turn.requested == self.asked().call
+        assert effect_of(log, self.asked("i3", "steer"), USER) == alone
+
+
+class TestSizeOfTheContext:
+    def test_what_a_step_used_is_the_size_of_the_context(self):
+        log = History().ended_turn()
+        assert log.state.context_tokens == 110
+        log.apply(compacted(log.state))
+        assert log.state.context_tokens == 0
+
+    def test_a_failed_one_is_not_asked_for_again_in_its_turn(self):
+        log = History().ended_turn()
+        failed = ContextCompactionFailed(base=0, requested=1, error=Failure(kind="provider", message="no"))
+        not_asked = ("superseded", "it speaks of a request that is not in force")
+        assert effect_of(log, failed) == not_asked
+        log.apply(ContextCompactionRequested(base=0, turn=1))
+        assert effect_of(log, failed) == not_asked
+        log.apply(failed.model_copy(update={"requested": log.state.compaction_seq}))
+        assert (log.state.compaction_requested, log.state.compaction_failed_turn) == (False, 1)
+
+
+class TestSkills:
+    def test_a_version_is_loaded_once(self):
+        log = History().idle()
+        log.apply(SkillLoaded(name="notes", skill_version="1", sha256=NO_HASH))
+        again = SkillLoaded(name="notes", skill_version="1", sha256=NO_HASH)
+        assert effect_of(log, again) == ("duplicate", "this version of the skill is loaded")
+        log.apply(again.model_copy(update={"skill_version": "2"}))
+        assert log.state.skills == {"notes": LoadedSkill("2", NO_HASH)}
 
 
 class TestTurn:

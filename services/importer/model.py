@@ -1,0 +1,217 @@
+"""What a recorded session says, in the words of no tool: normalisers make it, `events` makes a thread's events of it.
+
+A normaliser gives a stream of pieces for each thread of a session, in the order in which they happened: first its
+`Header`, then turns and what lies between them. It holds one turn in memory at a time, whatever the size of the file.
+Nothing here is invented: what the file does not say is None, and what had to be concluded from it says so (`inferred`).
+Times are milliseconds since 1970, UTC.
+"""
+
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from pydantic import JsonValue
+
+from schemas.events import AnswerItem, ContentItem, Failure, TurnOutcome, Usage
+
+Tool = Literal["claude-code", "codex"]
+CallEnd = Literal["succeeded", "failed", "timed_out", "cancelled", "denied", "unknown"]
+"""`unknown`: the file cannot tell whether the call ran; such a call counts as unfinished."""
+Evidence = Literal["recorded", "inferred"]
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where in the session's file it stands."""
+
+    line: int
+    """From 1; the first line that it was made of."""
+    inferred: str | None = None
+    """What had to be concluded, in a few words, such as `end by the next prompt`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Blob:
+    """Bytes that belong into the artifact store. What a call printed, an image, a file before it was changed."""
+
+    content: bytes
+    media_type: str
+    name: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    path: str
+    before: Blob | None = None
+    after: Blob | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    source_id: str
+    """Stays the same in every snapshot and copy of the session: the record's uuid, or what it is derived from."""
+    items: tuple[ContentItem, ...]
+    origin: Origin
+    at_ms: int | None = None
+    steers: bool = False
+    """Came while the turn was open, and was taken by the step after it."""
+    blobs: tuple[Blob, ...] = ()
+    """Images and documents of it, beside `items`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    source_id: str
+    tool: str
+    args: dict[str, JsonValue]
+    end: CallEnd
+    origin: Origin
+    end_origin: Origin | None = None
+    """Of its result; None for one without."""
+    malformed: str | None = None
+    """The arguments as the model wrote them, where they are no JSON object."""
+    result: JsonValue = None
+    """Text or content blocks, as the model was shown them."""
+    whole: Blob | None = None
+    """The whole output, where the session keeps more of it than the model was shown."""
+    exit_code: int | None = None
+    approval: Literal["unrecorded", "approved", "denied"] = "unrecorded"
+    decided_by: str | None = None
+    """`user:…` or `policy:…`, where the file tells."""
+    reason: str | None = None
+    """Of a denial, a cancel or an unknown end, in the file's words where it has some."""
+    started_ms: int | None = None
+    ended_ms: int | None = None
+    changes: tuple[Change, ...] = ()
+    child: str | None = None
+    """`source_id` of the thread that worked for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One response of the model, or a request that failed (`error`)."""
+
+    source_id: str
+    origin: Origin
+    items: tuple[AnswerItem, ...] = ()
+    calls: tuple[Call, ...] = ()
+    usage: Usage | None = None
+    """Only at the response that it was counted for."""
+    response_id: str | None = None
+    model: str | None = None
+    stop_reason: str | None = None
+    at_ms: int | None = None
+    error: Failure | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Compaction:
+    summary: str
+    origin: Origin
+    at_ms: int | None = None
+    by_person: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PlanTask:
+    id: str
+    title: str
+    status: Literal["pending", "running", "succeeded", "failed", "cancelled"]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A to-do list or plan as a whole, as it was after a call wrote it."""
+
+    tasks: tuple[PlanTask, ...]
+    origin: Origin
+    at_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    source_id: str
+    inputs: tuple[Input, ...]
+    """Those that began it. Steering ones are among the pieces."""
+    pieces: tuple["Step | Compaction | Plan | Input", ...]
+    outcome: TurnOutcome
+    end_evidence: Evidence
+    origin: Origin
+    reason: str | None = None
+    started_ms: int | None = None
+    ended_ms: int | None = None
+    """Of the record that tells its end, or the last one of the turn."""
+    is_open: bool = False
+    """It is the session's last one, and its file tells no end: a longer snapshot may go on with it. `outcome` is then
+    what comes of it if none does.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class Discarded:
+    """An input that was queued and that no turn took."""
+
+    input: Input
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rollback:
+    """The last turns left the context; they stay in history."""
+
+    turns: int
+    origin: Origin
+    at_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Title:
+    title: str
+    origin: Origin
+
+
+@dataclass(frozen=True, slots=True)
+class Parent:
+    source_id: str
+    """Of the thread."""
+    kind: Literal["fork", "child"]
+    turns: int | None = None
+    """How many of the parent's turns the fork shares; None for a child, and where the file does not tell."""
+    through: str | None = None
+    """What else tells the place: the uuid of the last shared record, or the ordinal of the first that is not shared."""
+    call: str | None = None
+    """`source_id` of the parent's call that a child works for."""
+    is_copied: bool = False
+    """Whether the file holds the shared turns too. Where it does not, they can come from the parent alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """A thread begins. `source_id` names it in every snapshot of the session."""
+
+    tool: Tool
+    source_id: str
+    origin: Origin
+    tool_version: str | None = None
+    parent: Parent | None = None
+    title: str | None = None
+    model: str | None = None
+    cwd: str | None = None
+    created_ms: int | None = None
+    shared_turns: int = 0
+    """How many of the turns that follow are copies of the parent's (`Parent.is_copied`)."""
+
+
+Piece: TypeAlias = Header | Turn | Compaction | Plan | Rollback | Title | Discarded
+
+
+@dataclass(slots=True)
+class Counts:
+    """What a normaliser counts as it reads one file. `records`: lines that are JSON objects."""
+
+    records: int = 0
+    bad_lines: int = 0
+    not_understood: dict[str, int] = field(default_factory=dict)
+    """By kind of record."""
+
+    def pass_over(self, kind: str) -> None:
+        self.not_understood[kind] = self.not_understood.get(kind, 0) + 1
