@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from schemas.ids import ThreadKey
+
 Service = Literal["ingest", "runtime", "tool_executor", "projector", "rollups", "customers"]
 
 HOUR_MS = 3_600_000
@@ -60,7 +62,7 @@ THREAD_EFFECTS = Topic(
 EPHEMERAL_EVENTS = Topic(
     name="ephemeral-events",
     key="tenant/thread",
-    holds="the same events for threads whose id starts with e-; never projected",
+    holds="the same events for threads whose id starts with e-; they live an hour, and are never projected",
     retention_ms=6 * HOUR_MS,
     cleanup_policy="delete",
     partitioned_as_events=True,
@@ -96,6 +98,11 @@ TOPICS: tuple[Topic, ...] = (
     TOOL_CATALOG,
     THREAD_EVENTS_DLQ,
 )
+
+
+def topic_of(key: ThreadKey) -> Topic:
+    """Where the events of this thread are."""
+    return EPHEMERAL_EVENTS if key.ephemeral else THREAD_EVENTS
 
 
 def partition_count(topic: Topic, partitions: int) -> int:

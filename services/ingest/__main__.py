@@ -36,6 +36,7 @@ from services.ingest.commands import CommandLimits, Commands, EarlierCommands
 from services.ingest.database import Database
 from services.ingest.dead_letters import DeadLetters
 from services.ingest.dependencies import Dependencies
+from services.ingest.ephemeral import ViewsAndFold
 from services.ingest.existence import KnownThreads, ThreadRows
 from services.ingest.history import PostgresHistory
 from services.ingest.live import LiveLimits, Watches
@@ -121,7 +122,6 @@ def wire(
     sql = SqlFiles(Path(__file__).with_name("sql"))
     tenants = TenantPool(pool, settings.ingest_queries_per_tenant_max)
     database = Database(tenants, settings.ingest_query_timeout_seconds)
-    views = CommandViews(database, sql, settings.ingest_position_poll_ms / 1000)
     pace = Pace(settings.kafka_busy_threads, settings.kafka_busy_pause_ms / 1000)
     reports = QuarantineReports(
         log, partitions, settings.ops_progress_records_max, int(3_000 * settings.quarantine_report_seconds)
@@ -134,6 +134,7 @@ def wire(
         pace=pace,
         on_quarantine=reports.hear,
     )
+    views = ViewsAndFold(CommandViews(database, sql, settings.ingest_position_poll_ms / 1000), watches)
     known = known_threads(settings, log, views, partitions)
     commands = commands_of(settings, log, known, views, watches, clock, metrics)
     return Dependencies(

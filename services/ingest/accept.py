@@ -28,7 +28,7 @@ from schemas.events import (
     ThreadUnarchived,
     TurnCancelRequested,
 )
-from schemas.ids import DataHash, EventId, ThreadKey, derive_command, derive_thread
+from schemas.ids import EPHEMERAL_PREFIX, DataHash, EventId, ThreadId, ThreadKey, derive_command, derive_thread
 from schemas.thread import CLOSED, CLOSING_ALREADY, CONFLICT, Effect, Verdict, cancelling_already
 from services.ingest.auth import Principal
 from services.ingest.problems import (
@@ -133,6 +133,9 @@ def create_thread(command: Command, request: CreateThread, limits: AcceptLimits)
             return problem
         merged = merge_patch(config.model_dump(mode="json", exclude_unset=True), wanted)
         config = Config.model_validate(merged, strict=False)
+    if request.ephemeral:
+        key = ThreadKey(command.key.tenant, ThreadId(EPHEMERAL_PREFIX + command.key.thread))
+        command = replace(command, key=key)
     created = ThreadCreated(config=config, title=request.title or None, labels=request.labels)
     events: list[tuple[EventId, Event]] = [(command.event_id(ThreadCreated), created)]
     if request.input is None:

@@ -19,7 +19,7 @@ from schemas.codec import Encoded, encode
 from schemas.errors import LimitError
 from schemas.events import ThreadCreated
 from schemas.ids import DataHash, EventId, ThreadKey
-from schemas.topics import THREAD_EVENTS
+from schemas.topics import topic_of
 from services.chassis.clock import Clock
 from services.chassis.log import Appender, LogError, Outgoing
 from services.ingest.accept import (
@@ -231,7 +231,7 @@ class Commands:
         on_the_way = self._known.submitting(key) if accepted.needs == "room" else contextlib.nullcontext()
         try:
             with on_the_way:
-                offsets = await self._appender.append(THREAD_EVENTS.name, partition, records)
+                offsets = await self._appender.append(topic_of(key).name, partition, records)
         except LogError as error:
             self._metrics.appends_failed.inc()
             raise ProblemError(Problem(LOG_UNAVAILABLE, f"{error}. The command may have been stored.")) from error

@@ -10,6 +10,7 @@ from services.ingest.accept import AcceptLimits
 from services.ingest.auth import Authenticator, Principal, Scope, authorize
 from services.ingest.commands import Commands
 from services.ingest.dead_letters import DeadLetters
+from services.ingest.ephemeral import ViewsAndFold
 from services.ingest.existence import KnownThreads
 from services.ingest.live import Watches
 from services.ingest.metrics import IngestMetrics
@@ -18,7 +19,6 @@ from services.ingest.reads import Reads
 from services.ingest.settings import IngestSettings
 from services.ingest.state_at import StatesAt
 from services.ingest.tools import Tools
-from services.ingest.views import CommandViews
 from services.ingest.windows import OpsWindows
 
 
@@ -30,7 +30,7 @@ class Dependencies:
     metrics: IngestMetrics
     authenticator: Authenticator
     known: KnownThreads
-    views: CommandViews
+    views: ViewsAndFold
     commands: Commands
     reads: Reads
     states: StatesAt

@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 from schemas.events import InputSubmitted, ThreadCloseRequested
 from schemas.ids import ThreadKey, is_name
 from schemas.state import ThreadState
-from schemas.topics import THREAD_EVENTS
+from schemas.topics import topic_of
 from services.chassis.log import Log, LogError, TopicPartition
 from services.ingest.bounded import Bounded
 from services.ingest.problems import VIEWS_BEHIND, Problem, ProblemError, no_such_thread
@@ -144,9 +144,14 @@ class KnownThreads:
         await self._look_up(key)
 
     async def catch_up(self, key: ThreadKey) -> None:
-        """Wait until the view holds what the log holds of the thread's partition now. Raises ProblemError."""
+        """Wait until the view holds what the log holds of the thread's partition now. Raises ProblemError.
+
+        An ephemeral thread has no views: what is asked about it is always as of the log's end.
+        """
+        if key.ephemeral:
+            return
         partition = self.partition(key)
-        tp = TopicPartition(THREAD_EVENTS.name, partition)
+        tp = TopicPartition(topic_of(key).name, partition)
         try:
             end = (await self._log.end_offsets([tp]))[tp]
         except LogError as error:

@@ -10,6 +10,8 @@ by the fold, so both are one sequence without gaps. A client that falls behind t
 back with its cursor, and what it missed is history by then.
 
 Without a database, watches of threads that are folded already go on; new ones are refused.
+
+Ephemeral threads have a topic of their own and no rows: their watches begin with the oldest record of their partition.
 """
 
 import asyncio
@@ -24,7 +26,7 @@ from schemas.ids import ThreadKey
 from schemas.progress import progress_kind
 from schemas.state import NOTHING, ThreadState
 from schemas.thread import Verdict
-from schemas.topics import THREAD_EVENTS, THREAD_PROGRESS
+from schemas.topics import EPHEMERAL_EVENTS, THREAD_EVENTS, THREAD_PROGRESS, topic_of
 from services.chassis.log import Incoming, Log, LogError, Reader, TopicPartition
 from services.chassis.pacing import Pace
 from services.chassis.states import StatesUnavailableError, ThreadStates
@@ -37,6 +39,7 @@ from services.ingest.watch import Watch
 from services.ingest.watched import FoldEndedError, TailLimits, WatchedThread
 
 EVENTS = THREAD_EVENTS.name
+EPHEMERAL = EPHEMERAL_EVENTS.name
 PROGRESS = THREAD_PROGRESS.name
 
 QUARANTINE = "quarantine"
@@ -73,6 +76,8 @@ class LiveLimits:
     """How long a watch waits for the views, or for the reader, to come as far as it needs."""
     watches_max: int = 20_000
     tail: TailLimits = field(default_factory=TailLimits)
+    ephemeral_tail: TailLimits = field(default_factory=lambda: TailLimits(20_000, 16_777_216))
+    """Of an ephemeral thread, which has no other history."""
     grace_seconds: float = 2.0
     """How long a thread is folded on after its last watch has gone."""
     catch_ups_max: int = 8
@@ -92,6 +97,9 @@ class LiveLimits:
             behind_seconds=settings.ingest_live_behind_seconds,
             watches_max=settings.ingest_streams_max,
             tail=TailLimits(settings.ingest_stream_lag_records_max, settings.ingest_stream_lag_bytes_max),
+            ephemeral_tail=TailLimits(
+                settings.ingest_ephemeral_tail_records_max, settings.ingest_ephemeral_tail_bytes_max
+            ),
             grace_seconds=settings.ingest_live_grace_seconds,
             catch_ups_max=settings.ingest_live_catch_ups_max,
             catch_up_records_max=settings.ingest_live_catch_up_records_max,
@@ -153,7 +161,7 @@ class Watches:
         self._catch_ups = asyncio.Semaphore(self.limits.catch_ups_max)
         self._partitions = 0
         self._reader: Reader | None = None
-        self._ring = Ring((), self.limits.ring_bytes_max)
+        self._rings = {topic: Ring((), self.limits.ring_bytes_max) for topic in (EVENTS, EPHEMERAL)}
         self._stopping = False
 
     # For the service
@@ -161,12 +169,15 @@ class Watches:
     async def open(self) -> None:
         """Before anything else: starts the reader at the log's end, a little before it where it can."""
         self._partitions = await self._log.partition_count(EVENTS)
-        events = [TopicPartition(EVENTS, partition) for partition in range(self._partitions)]
-        begins, ends = await self._log.begin_offsets(events), await self._log.end_offsets(events)
-        starts = {tp: max(begins[tp], ends[tp] - self.limits.warm_records) for tp in events}
-        self._ring = Ring([starts[tp] for tp in events], self.limits.ring_bytes_max)
+        starts: dict[TopicPartition, int] = {}
+        for topic in self._rings:
+            events = [TopicPartition(topic, partition) for partition in range(self._partitions)]
+            begins, ends = await self._log.begin_offsets(events), await self._log.end_offsets(events)
+            of_topic = {tp: max(begins[tp], ends[tp] - self.limits.warm_records) for tp in events}
+            self._rings[topic] = Ring([of_topic[tp] for tp in events], self.limits.ring_bytes_max)
+            starts |= of_topic
         progress = [TopicPartition(PROGRESS, p) for p in range(await self._log.partition_count(PROGRESS))]
-        # One reader for both topics: a fetch costs the same whether it asks for one or for two.
+        # One reader for all topics: a fetch costs the same whether it asks for one or for more.
         self._reader = await self._log.reader({**starts, **await self._log.end_offsets(progress)})
 
     async def run(self) -> None:
@@ -188,9 +199,9 @@ class Watches:
                 await asyncio.sleep(0)  # who waits for these records runs now, even if the next ones are here already
 
     def positions(self) -> dict[TopicPartition, int]:
-        """Of the first record of thread-events that was not read, by partition."""
+        """Of the first event that was not read, by partition."""
         reader = self._opened()
-        return {tp: reader.position(tp) for tp in reader.assignment() if tp.topic == EVENTS}
+        return {tp: reader.position(tp) for tp in reader.assignment() if tp.topic in self._rings}
 
     def stop(self) -> None:
         """Ends every watch with its cursor, so that clients go to another process; new ones are refused."""
@@ -235,6 +246,25 @@ class Watches:
                 await asyncio.sleep(self.limits.retry_seconds)
         return found
 
+    async def newest(self, key: ThreadKey) -> ThreadState:
+        """The thread as of the log's end now; NOTHING where there is none.
+
+        Raises StatesUnavailableError, BehindError, FoldEndedError.
+        """
+        thread = await self._hold(key)
+        try:
+            end = await self._end(thread)
+            deadline = self._loop.time() + self.limits.behind_seconds
+            while self._opened().position(thread.tp) < end:
+                if self._loop.time() > deadline:
+                    raise BehindError(f"the live reader is behind the log in {thread.place}")
+                await asyncio.sleep(self.limits.retry_seconds)
+            if thread.ended is not None:
+                raise FoldEndedError(thread.ended)
+            return thread.state
+        finally:
+            self._release(thread)
+
     # For streams
 
     async def watch(self, key: ThreadKey, after: int) -> "Watch":
@@ -246,8 +276,7 @@ class Watches:
             raise TooManyWatchesError(f"{self.limits.watches_max} streams are open here")
         thread = await self._hold(key)
         try:
-            if after > thread.state.seq:
-                await self._await_cursor(thread, after)
+            await self._await_cursor(thread, after)
             watch = Watch(thread, after, self)
         except BaseException:
             self._release(thread)
@@ -261,18 +290,24 @@ class Watches:
 
     async def _await_cursor(self, thread: WatchedThread, after: int) -> None:
         """A client that comes from another process may be ahead of this one's reader, but not of the log."""
-        tp = TopicPartition(EVENTS, thread.partition)
-        try:
-            end = (await self._log.end_offsets([tp]))[tp]
-        except LogError as error:
-            raise BehindError(f"the end of {EVENTS}/{thread.partition} is not known: {error}") from error
+        if thread.key.ephemeral and after + 1 < thread.first_seq:
+            raise CursorError(f"what came before {thread.first_seq} is gone: an ephemeral thread keeps no history")
+        if after <= thread.state.seq:
+            return
+        end = await self._end(thread)
         deadline = self._loop.time() + self.limits.behind_seconds
         while after > thread.state.seq:
-            if self._opened().position(tp) >= end:
+            if self._opened().position(thread.tp) >= end:
                 raise CursorError(f"the thread's last record has seq {thread.state.seq}, the cursor is {after}")
             if self._loop.time() > deadline:
-                raise BehindError(f"the live reader is behind the log in {EVENTS}/{thread.partition}")
+                raise BehindError(f"the live reader is behind the log in {thread.place}")
             await asyncio.sleep(self.limits.retry_seconds)
+
+    async def _end(self, thread: WatchedThread) -> int:
+        try:
+            return (await self._log.end_offsets([thread.tp]))[thread.tp]
+        except LogError as error:
+            raise BehindError(f"the end of {thread.place} is not known: {error}") from error
 
     # Threads
 
@@ -283,8 +318,8 @@ class Watches:
                 raise BehindError("the service is stopping")
             thread = self._threads.get(raw_key)
             if thread is None:
-                partition = self._log.partition_for(raw_key, self._partitions)
-                thread = self._threads[raw_key] = WatchedThread(key, partition, self._loop, self.limits.tail)
+                tp = TopicPartition(topic_of(key).name, self._log.partition_for(raw_key, self._partitions))
+                thread = self._threads[raw_key] = WatchedThread(key, tp, self._loop, self._tail_of(key))
                 self.counts.threads = len(self._threads)
             thread.holders += 1
             if thread.is_ready:
@@ -297,6 +332,9 @@ class Watches:
                 raise
             thread.holders -= 1
         raise BehindError("the thread's start was given up, again and again")
+
+    def _tail_of(self, key: ThreadKey) -> TailLimits:
+        return self.limits.ephemeral_tail if key.ephemeral else self.limits.tail
 
     def _release(self, thread: WatchedThread) -> None:
         thread.holders -= 1
@@ -333,17 +371,28 @@ class Watches:
 
     async def _start(self, thread: WatchedThread) -> None:
         created = self._created.get(thread.key.to_bytes())
-        if created is not None and created >= self._ring.begin(thread.partition):
+        ring = self._rings[thread.tp.topic]
+        if created is not None and created >= ring.begin(thread.partition):
             self.counts.starts_without_database += 1
             thread.start_from(NOTHING, created)
+        elif thread.key.ephemeral:
+            await self._start_from_begin(thread)
         else:
             await self._start_from_row(thread)
-        if thread.next_offset < self._ring.begin(thread.partition):
+        if thread.next_offset < ring.begin(thread.partition):
             await self._catch_up(thread)
         # Nothing is awaited from here on: the ring's records are folded, and the next poll's come after them.
-        for record in self._ring.of(thread.partition, thread.key.to_bytes(), thread.next_offset):
+        for record in ring.of(thread.partition, thread.key.to_bytes(), thread.next_offset):
             self._fold(thread, record)
         thread.is_ready = True
+
+    async def _start_from_begin(self, thread: WatchedThread) -> None:
+        """Of its partition: what has left the topic belonged to threads whose time is over."""
+        try:
+            begins = await self._log.begin_offsets([thread.tp])
+        except LogError as error:
+            raise BehindError(f"the begin of {thread.place} is not known: {error}") from error
+        thread.start_from(NOTHING, begins[thread.tp])
 
     async def _start_from_row(self, thread: WatchedThread) -> None:
         """Row and position come from one snapshot: below the position, the thread has no record that is not in its row.
@@ -357,7 +406,7 @@ class Watches:
             if stored.next_offset >= self._relied_on.get(thread.partition, 0):
                 break
             if self._loop.time() > deadline:
-                raise BehindError(f"the views of {EVENTS}/{thread.partition} fell back and have not caught up yet")
+                raise BehindError(f"the views of {thread.place} fell back and have not caught up yet")
             await asyncio.sleep(self.limits.retry_seconds)
         self._relied_on[thread.partition] = stored.next_offset
         state = stored.states.get(thread.key, NOTHING)
@@ -365,7 +414,7 @@ class Watches:
 
     async def _catch_up(self, thread: WatchedThread) -> None:
         """Folds the thread's records from its start up to where the ring begins by then."""
-        tp = TopicPartition(EVENTS, thread.partition)
+        tp, ring = thread.tp, self._rings[thread.tp.topic]
         raw_key = thread.key.to_bytes()
         scanned = 0
         try:
@@ -373,7 +422,7 @@ class Watches:
                 self.counts.catch_ups += 1
                 reader = await self._log.reader({tp: thread.next_offset})
                 try:
-                    while thread.next_offset < self._ring.begin(thread.partition):
+                    while thread.next_offset < ring.begin(thread.partition):
                         for _, records in await reader.poll(self.limits.poll_ms):
                             scanned += len(records)
                             for record in records:
@@ -383,15 +432,15 @@ class Watches:
                         thread.trim()
                         if scanned > self.limits.catch_up_records_max:
                             raise BehindError(
-                                f"the views of {EVENTS}/{thread.partition} are more than "
-                                f"{self.limits.catch_up_records_max} records behind"
+                                f"{thread.place} is more than {self.limits.catch_up_records_max} records ahead of what "
+                                "this thread can be folded from"
                             )
                 finally:
                     await reader.close()
         except TimeoutError:
-            raise BehindError(f"catching up in {EVENTS}/{thread.partition} took too long") from None
+            raise BehindError(f"catching up in {thread.place} took too long") from None
         except LogError as error:
-            raise BehindError(f"cannot catch up in {EVENTS}/{thread.partition}: {error}") from error
+            raise BehindError(f"cannot catch up in {thread.place}: {error}") from error
 
     # Records
 
@@ -402,20 +451,20 @@ class Watches:
             if tp.topic == PROGRESS:
                 self._take_progress(records, touched)
         for tp, records in polled:
-            if tp.topic == EVENTS:
-                self._take_events(tp.partition, records, touched)
-        self.counts.ring_bytes = self._ring.payload_bytes
+            if tp.topic in self._rings:
+                self._take_events(tp, records, touched)
+        self.counts.ring_bytes = sum([ring.payload_bytes for ring in self._rings.values()])
         for thread in touched:
             thread.wake()
 
-    def _take_events(self, partition: int, records: Sequence[Incoming], touched: dict[WatchedThread, None]) -> None:
-        self._ring.append(partition, records)
+    def _take_events(self, tp: TopicPartition, records: Sequence[Incoming], touched: dict[WatchedThread, None]) -> None:
+        self._rings[tp.topic].append(tp.partition, records)
         self.counts.records_read += len(records)
         threads = self._threads
         for record in records:
             thread = threads.get(record.key) if record.key is not None else None
-            # A record outside its key's partition is not of the thread, whoever put it there.
-            if thread is not None and thread.is_ready and thread.partition == partition:
+            # A record outside its key's topic and partition is not of the thread, whoever put it there.
+            if thread is not None and thread.is_ready and thread.tp == tp:
                 if thread not in touched:
                     touched[thread] = None
                     thread.trim()

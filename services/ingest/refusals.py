@@ -92,7 +92,10 @@ class Refusals:
         the same before, so that this command has come true as well.
         """
         try:
-            if not await self._standings.wait_for(refused.partition, refused.offset + 1, self._wait_seconds):
+            next_offset = refused.offset + 1
+            if not key.ephemeral and not await self._standings.wait_for(
+                refused.partition, next_offset, self._wait_seconds
+            ):
                 return NO_EXPLANATION
             match event:
                 case ToolCallApproved() | ToolCallDenied() | ToolCallFinished() | ToolCallResolved():

@@ -58,6 +58,8 @@ class CreateThread(Body):
     labels: Labels = Field(default_factory=dict)
     input: FirstInput | None = None
     """The first input: it starts the first turn."""
+    ephemeral: bool = False
+    """Whether the thread lives for an hour at most, on a topic of its own, and leaves no history."""
 
 
 class PatchThread(Body):

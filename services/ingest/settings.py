@@ -91,6 +91,9 @@ class IngestSettings(Settings):
     ingest_stream_lag_records_max: int = Field(default=1_000, ge=1)
     """A stream further behind its thread is cut; the client comes back with its cursor."""
     ingest_stream_lag_bytes_max: int = Field(default=2 * MIB, ge=KIB)
+    ingest_ephemeral_tail_records_max: int = Field(default=20_000, ge=1)
+    """Of an ephemeral thread that is followed; it has no other history. A cursor before them is refused."""
+    ingest_ephemeral_tail_bytes_max: int = Field(default=16 * MIB, ge=KIB)
     ingest_live_ring_bytes_max: int = Field(default=64 * MIB, ge=0)
     """Newest records of all partitions, kept raw, so that a stream that starts a little behind needs no reader."""
     ingest_live_warm_records: int = Field(default=500, ge=0)

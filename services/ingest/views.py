@@ -24,6 +24,10 @@ def format_moment(moment: dt.datetime) -> str:
     return moment.astimezone(dt.UTC).isoformat(timespec="milliseconds").removesuffix("+00:00") + "Z"
 
 
+def format_ms(milliseconds: int) -> str:
+    return format_moment(dt.datetime.fromtimestamp(milliseconds / 1000, dt.UTC))
+
+
 class Positions:
     """How far the views have come. However many wait, one of them asks."""
 

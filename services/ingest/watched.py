@@ -9,7 +9,7 @@ from schemas.errors import ThreadlogError
 from schemas.ids import ThreadKey
 from schemas.state import NOTHING, ThreadState
 from schemas.thread import fold
-from services.chassis.log import Incoming
+from services.chassis.log import Incoming, TopicPartition
 from services.ingest.frames import FoldedRecord, Frame, fact_frame, folded_record
 
 
@@ -28,9 +28,10 @@ class TailLimits:
 
 
 class WatchedThread:
-    def __init__(self, key: ThreadKey, partition: int, loop: asyncio.AbstractEventLoop, limits: TailLimits) -> None:
+    def __init__(self, key: ThreadKey, tp: TopicPartition, loop: asyncio.AbstractEventLoop, limits: TailLimits) -> None:
         self.key = key
-        self.partition = partition
+        self.tp = tp
+        self.partition = tp.partition
         self.state: ThreadState = NOTHING
         self.next_offset = 0
         """Records below it are folded, or are not there."""
@@ -49,6 +50,10 @@ class WatchedThread:
         self._sleepers: dict[asyncio.Future[None], None] = {}
         """In the order in which they fell asleep, which is the one in which they are woken."""
         self._verdicts: dict[int, list[asyncio.Future[FoldedRecord]]] = {}
+
+    @property
+    def place(self) -> str:
+        return f"{self.tp.topic}/{self.tp.partition}"
 
     @property
     def end_index(self) -> int:

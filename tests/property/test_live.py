@@ -16,7 +16,7 @@ from schemas.config import Config
 from schemas.events import Event, InputSubmitted, TextItem, ThreadCreated, ThreadDescribed, TurnCancelRequested
 from schemas.ids import TenantId, ThreadId, ThreadKey, derive
 from schemas.progress import Delta, encode_progress
-from schemas.topics import THREAD_EVENTS, THREAD_PROGRESS
+from schemas.topics import EPHEMERAL_EVENTS, THREAD_EVENTS, THREAD_PROGRESS
 from services.chassis.log import Outgoing
 from services.chassis.states import StatesUnavailableError
 from services.ingest.frames import FoldedRecord, Frame
@@ -95,7 +95,7 @@ class Client:
 class World:
     def __init__(self, limits: LiveLimits, seed: int) -> None:
         faults = Faults(seed, fetch_seconds_max=0.02, poll_records_max=3)
-        topics = {THREAD_EVENTS.name: PARTITIONS, THREAD_PROGRESS.name: PARTITIONS}
+        topics = {topic.name: PARTITIONS for topic in (THREAD_EVENTS, EPHEMERAL_EVENTS, THREAD_PROGRESS)}
         self.limits = limits
         self.random = Random(seed)
         self.broker = SimulatedBroker(topics, VirtualClock(), faults=faults)

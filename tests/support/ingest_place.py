@@ -14,7 +14,7 @@ from schemas.ids import TenantId, ThreadId, ThreadKey
 from schemas.state import NOTHING, ThreadState
 from schemas.thread import fold
 from schemas.tools import CatalogSource
-from schemas.topics import THREAD_EVENTS, THREAD_EVENTS_DLQ, THREAD_PROGRESS, TOOL_CATALOG
+from schemas.topics import EPHEMERAL_EVENTS, THREAD_EVENTS, THREAD_EVENTS_DLQ, THREAD_PROGRESS, TOOL_CATALOG
 from services.chassis.clock import SystemClock
 from services.chassis.log import Outgoing
 from services.chassis.postgres import open_pool
@@ -40,7 +40,7 @@ class Place:
     def __init__(self, dsn: str, stack: contextlib.AsyncExitStack) -> None:
         self.dsn = dsn
         self._stack = stack
-        topics = {topic.name: PARTITIONS for topic in (THREAD_EVENTS, THREAD_PROGRESS, THREAD_EVENTS_DLQ)}
+        topics = {topic.name: PARTITIONS for topic in (THREAD_EVENTS, EPHEMERAL_EVENTS, THREAD_PROGRESS, THREAD_EVENTS_DLQ)}
         self.broker = SimulatedBroker({**topics, TOOL_CATALOG.name: 1}, SystemClock())
         self.log = self.broker.connect("services")
 

@@ -9,7 +9,7 @@ from schemas.config import Config
 from schemas.events import Event, ThreadCreated, ThreadDescribed
 from schemas.ids import TenantId, ThreadId, ThreadKey, derive
 from schemas.progress import Progress, encode_progress
-from schemas.topics import THREAD_EVENTS, THREAD_PROGRESS
+from schemas.topics import EPHEMERAL_EVENTS, THREAD_EVENTS, THREAD_PROGRESS
 from services.chassis.log import Outgoing
 from services.ingest.frames import Frame
 from services.ingest.live import LiveLimits, Watches
@@ -25,7 +25,7 @@ DESCRIBED = ThreadDescribed(title="a title")
 
 class LiveWorld:
     def __init__(self, limits: LiveLimits, partitions: int, faults: Faults | None) -> None:
-        topics = {THREAD_EVENTS.name: partitions, THREAD_PROGRESS.name: partitions}
+        topics = {topic.name: partitions for topic in (THREAD_EVENTS, EPHEMERAL_EVENTS, THREAD_PROGRESS)}
         self.broker = SimulatedBroker(topics, VirtualClock(), faults=faults)
         self.views = FollowedViews(self.broker)
         self.limits = limits

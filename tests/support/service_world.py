@@ -21,7 +21,7 @@ from schemas.ids import TenantId, ThreadId, ThreadKey, derive
 from schemas.state import NOTHING, ThreadState
 from schemas.thread import Verdict, fold
 from schemas.tools import CatalogSource, ToolSpec
-from schemas.topics import THREAD_EVENTS, THREAD_PROGRESS, TOOL_CATALOG
+from schemas.topics import EPHEMERAL_EVENTS, THREAD_EVENTS, THREAD_PROGRESS, TOOL_CATALOG
 from services.chassis.catalog_reader import CatalogReader
 from services.chassis.fold_loop import FoldLoop, FoldLoopSettings
 from services.chassis.log import Incoming, LogError, LogUnavailableError, Outgoing, Reader
@@ -101,7 +101,7 @@ class World:
         self.model = model
         self.clock = VirtualClock()
         count = options.partitions
-        topics = {TOPIC: count, THREAD_PROGRESS.name: count, TOOL_CATALOG.name: 1}
+        topics = {TOPIC: count, EPHEMERAL_EVENTS.name: count, THREAD_PROGRESS.name: count, TOOL_CATALOG.name: 1}
         self.broker = SimulatedBroker(topics, self.clock, faults=faults, idempotent=idempotent)
         self.broker.on_stored = self.on_stored
         self._judged: dict[ThreadKey, Judged] = {}

@@ -110,6 +110,8 @@ async def get_thread(request: Request, thread: ThreadPath, at_least: AtLeastQuer
     found, principal = await reader_of(request)
     key = thread_key(principal.tenant, thread)
     await wait_at_least(found, at_least, key)
+    if key.ephemeral:
+        return Response(await found.views.thread(key), media_type=JSON)
     row = await found.reads.thread(key)
     if row is None:
         # Not there yet, or never there: the view is waited for, then asked again.

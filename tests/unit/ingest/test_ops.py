@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 from schemas.ids import TenantId, ThreadId, ThreadKey
 from schemas.progress import Delta, Progress, Quarantine, encode_progress
 from schemas.state import FOLD_VERSION, dump_state
-from schemas.topics import THREAD_PROGRESS
+from schemas.topics import EPHEMERAL_EVENTS, THREAD_PROGRESS
 from services.chassis.groups import PROJECTOR_GROUP, RUNTIME_GROUP, GroupMembers, executor_group
 from services.chassis.log import LogUnavailableError, Outgoing, TopicPartition
 from services.chassis.states import StateStore
@@ -81,7 +81,9 @@ class FakeGroups:
 class OpsWorld:
     def __init__(self, limits: OpsLimits = LIMITS) -> None:
         self.clock = VirtualClock()
-        self.broker = SimulatedBroker({TOPIC: PARTITIONS, THREAD_PROGRESS.name: PARTITIONS}, self.clock)
+        self.broker = SimulatedBroker(
+            {name: PARTITIONS for name in (TOPIC, EPHEMERAL_EVENTS.name, THREAD_PROGRESS.name)}, self.clock
+        )
         self.log = self.broker.connect("ingest")
         self.database, self.groups = FakeDatabase(), FakeGroups()
         self.registry = CollectorRegistry()
