@@ -68,6 +68,16 @@ class Settings(BaseSettings):
     postgres_command_timeout_seconds: float = Field(default=30, gt=0)
     postgres_connect_timeout_seconds: float = Field(default=5, gt=0)
 
+    artifacts_url: str = Field(default="file:///var/lib/threadlog/artifacts", pattern=r"^(file:///|s3://|gs://|az://).")
+    """Where large outputs, uploads and file history lie: a folder, or a bucket of S3 (and what speaks like it), Google or
+    Azure, with or without a path. Credentials and endpoints come from the variables of their own tools, such as
+    AWS_ENDPOINT_URL. All services have to see the same.
+    """
+    artifact_bytes_max: int = Field(default=1024 * MIB, ge=MIB)
+    """Of one artifact."""
+    artifacts_timeout_seconds: float = Field(default=30, gt=0)
+    """For one request to the store. An upload may take a second more for each MiB."""
+
     log_format: Literal["json", "console"] = "json"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 

@@ -88,7 +88,12 @@ def dev(
 @contextlib.contextmanager
 def engines(folder: Path, environment: Mapping[str, str]) -> Iterator[Started]:
     """Broker and database, and the environment in which services find them: given ones, or embedded ones."""
-    found = {**os.environ, "THREADLOG_EXECUTOR_WORKSPACE_ROOT": str(folder / "workspaces"), **environment}
+    found = {
+        "THREADLOG_ARTIFACTS_URL": (folder / "artifacts").resolve().as_uri(),
+        **os.environ,
+        "THREADLOG_EXECUTOR_WORKSPACE_ROOT": str(folder / "workspaces"),
+        **environment,
+    }
     ours: list[Running] = []
     notes: list[str] = []
     with contextlib.ExitStack() as stack:
@@ -169,7 +174,7 @@ def _greet(started: Started, folder: Path) -> None:
 
 def _variables(started: Started) -> list[str]:
     """With which other commands find what was started here."""
-    names = (KAFKA_VARIABLE, "THREADLOG_KAFKA_IDEMPOTENCE", POSTGRES_VARIABLE)
+    names = (KAFKA_VARIABLE, "THREADLOG_KAFKA_IDEMPOTENCE", POSTGRES_VARIABLE, "THREADLOG_ARTIFACTS_URL")
     found = {name: started.environment[name] for name in names if name in started.environment}
     return [f"{name}={shlex.quote(value)}" for name, value in found.items() if os.environ.get(name) != value]
 

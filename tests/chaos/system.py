@@ -138,6 +138,7 @@ def _environment(settings: Settings, folder: Path) -> dict[str, str]:
         "THREADLOG_RUNTIME_RETRY_BASE_SECONDS": "0.2",
         "THREADLOG_EXECUTOR_TOOLS_FILE": str(folder / "tools.yaml"),
         "THREADLOG_EXECUTOR_WORKSPACE_ROOT": str(folder / "workspaces"),
+        "THREADLOG_ARTIFACTS_URL": (folder / "artifacts").resolve().as_uri(),
         "THREADLOG_EXECUTOR_LEASE_SECONDS": str(LEASE_SECONDS),
     }
 

@@ -45,6 +45,7 @@ async def system(
         "THREADLOG_RUNTIME_SCRIPT": str(folder / "script.yaml"),
         "THREADLOG_EXECUTOR_TOOLS_FILE": str(folder / "tools.yaml"),
         "THREADLOG_EXECUTOR_WORKSPACE_ROOT": str(folder / "workspaces"),
+        "THREADLOG_ARTIFACTS_URL": (folder / "artifacts").resolve().as_uri(),
         **(environment or {}),
     }
     settings = Settings(kafka_bootstrap_servers=kafka, postgres_dsn=postgres)

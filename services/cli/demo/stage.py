@@ -151,6 +151,7 @@ def _environment(folder: Path, kafka: Running, postgres: Running, port: int) -> 
         "THREADLOG_INGEST_AUTH": "dev",
         "THREADLOG_INGEST_PORT": str(port),
         "THREADLOG_EXECUTOR_WORKSPACE_ROOT": str(folder / "workspaces"),
+        "THREADLOG_ARTIFACTS_URL": (folder / "artifacts").resolve().as_uri(),
     }
 
 

@@ -1,0 +1,194 @@
+"""The artifact store's contract, kept by the folder and by the store in memory."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from services.chassis.artifacts import (
+    PIECE_BYTES,
+    ArtifactInfo,
+    ArtifactMismatchError,
+    ArtifactMissingError,
+    ArtifactStore,
+    ArtifactsUnavailableError,
+    ArtifactTooLargeError,
+    Stored,
+    collected,
+    sha256_of,
+)
+from services.chassis.artifacts_store import ObjectArtifacts
+from tests.support.memory_artifacts import MemoryArtifacts
+
+BYTES_MAX = 12 * PIECE_BYTES
+TEXT = b"what a tool said\n"
+HASH = sha256_of(TEXT)
+
+
+@pytest.fixture(params=["memory", "folder"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> ArtifactStore:
+    if request.param == "memory":
+        return MemoryArtifacts(bytes_max=BYTES_MAX)
+    return ObjectArtifacts((tmp_path / "some artifacts").as_uri(), BYTES_MAX, 10)
+
+
+async def in_chunks(*chunks: bytes) -> AsyncIterator[bytes]:
+    for chunk in chunks:
+        await asyncio.sleep(0)
+        yield chunk
+
+
+async def names(store: ArtifactStore, tenant: str | None = None, *, aside: bool = False) -> set[tuple[str, str, int]]:
+    return {(found.tenant, found.sha256, found.size) async for found in store.list(tenant, aside=aside)}
+
+
+async def test_what_was_put_is_there_with_size_and_type(store: ArtifactStore) -> None:
+    assert await store.put("acme", HASH, TEXT, "text/plain") == Stored(len(TEXT), was_there=False)
+    assert await store.head("acme", HASH) == ArtifactInfo(len(TEXT), "text/plain")
+    assert await collected(await store.get("acme", HASH)) == TEXT
+
+
+async def test_nothing_is_there_before(store: ArtifactStore) -> None:
+    assert await store.head("acme", HASH) is None
+    assert await store.touch("acme", HASH) is None
+    assert await names(store) == set()
+    assert await names(store, "acme") == set()
+    with pytest.raises(ArtifactMissingError):
+        await store.get("acme", HASH)
+
+
+@pytest.mark.parametrize(
+    "chunks", [(), (TEXT,), (TEXT, b"", TEXT), (b"x" * PIECE_BYTES, b"y" * (6 * PIECE_BYTES), b"z")]
+)
+async def test_a_stream_is_stored_as_it_came(store: ArtifactStore, chunks: tuple[bytes, ...]) -> None:
+    whole = b"".join(chunks)
+    assert (await store.put("acme", sha256_of(whole), in_chunks(*chunks), "text/plain")).size == len(whole)
+    pieces = [piece async for piece in await store.get("acme", sha256_of(whole))]
+    assert b"".join(pieces) == whole
+    assert all(0 < len(piece) <= PIECE_BYTES for piece in pieces)
+
+
+async def test_putting_again_says_so_and_keeps_the_type(store: ArtifactStore) -> None:
+    await store.put("acme", HASH, TEXT, "text/plain")
+    assert await store.put("acme", HASH, in_chunks(TEXT), "text/html") == Stored(len(TEXT), was_there=True)
+    assert await store.head("acme", HASH) == ArtifactInfo(len(TEXT), "text/plain")
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_bytes_with_another_hash_leave_nothing(store: ArtifactStore, streamed: bool) -> None:
+    with pytest.raises(ArtifactMismatchError, match=HASH):
+        await store.put("acme", sha256_of(b"else"), in_chunks(TEXT) if streamed else TEXT, "text/plain")
+    assert await names(store) == set()
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_too_many_bytes_leave_nothing(store: ArtifactStore, streamed: bool) -> None:
+    whole = b"x" * (BYTES_MAX + 1)
+    with pytest.raises(ArtifactTooLargeError):
+        await store.put("acme", sha256_of(whole), in_chunks(whole[:5], whole[5:]) if streamed else whole, "text/plain")
+    assert await names(store) == set()
+
+
+async def test_a_stream_that_breaks_leaves_nothing(store: ArtifactStore) -> None:
+    async def broken() -> AsyncIterator[bytes]:
+        yield TEXT
+        raise ConnectionResetError
+
+    with pytest.raises(ConnectionResetError):
+        await store.put("acme", HASH, broken(), "text/plain")
+    assert await names(store) == set()
+
+
+@pytest.mark.parametrize(
+    ("start", "end"), [(0, 1), (3, 9), (16, 17), (5, None), (0, 99), (17, None), (99, None), (4, 4)]
+)
+async def test_a_range_gives_what_there_is_of_it(store: ArtifactStore, start: int, end: int | None) -> None:
+    await store.put("acme", HASH, TEXT, "text/plain")
+    assert await collected(await store.get("acme", HASH, start, end)) == TEXT[start:end]
+
+
+async def test_tenants_do_not_meet(store: ArtifactStore) -> None:
+    """Also those whose names differ only in what a folder may take for the same."""
+    await store.put("Acme", HASH, TEXT, "text/plain")
+    assert await store.head("acme", HASH) is None
+    await store.put("acme", sha256_of(b"b"), b"b", "text/plain")
+    assert await names(store, "Acme") == {("Acme", HASH, len(TEXT))}
+    assert await names(store, "acme") == {("acme", sha256_of(b"b"), 1)}
+    assert len(await names(store)) == 2
+    assert await names(store, "acm") == set()
+
+
+async def test_touching_makes_it_new(store: ArtifactStore) -> None:
+    await store.put("acme", HASH, TEXT, "text/plain")
+    [before] = [found.touched_ms async for found in store.list()]
+    await asyncio.sleep(0.02)  # the store's own clock has to move
+    assert await store.touch("acme", HASH) == ArtifactInfo(len(TEXT), "text/plain")
+    [touched] = [found.touched_ms async for found in store.list()]
+    await asyncio.sleep(0.02)
+    await store.put("acme", HASH, TEXT, "text/plain")
+    [put] = [found.touched_ms async for found in store.list()]
+    assert before < touched < put
+
+
+async def test_what_was_set_aside_is_listed_apart(store: ArtifactStore) -> None:
+    await store.put("acme", HASH, TEXT, "text/plain")
+    await store.set_aside("acme", HASH)
+    assert await names(store) == set()
+    assert await names(store, aside=True) == await names(store, "acme", aside=True) == {("acme", HASH, len(TEXT))}
+    assert await names(store, "other", aside=True) == set()
+
+
+@pytest.mark.parametrize("wanted", ["head", "touch", "get", "put"])
+async def test_whoever_misses_it_takes_it_back(store: ArtifactStore, wanted: str) -> None:
+    await store.put("acme", HASH, TEXT, "text/plain")
+    await store.set_aside("acme", HASH)
+    match wanted:
+        case "get":
+            assert await collected(await store.get("acme", HASH)) == TEXT
+        case "put":
+            assert await store.put("acme", HASH, TEXT, "text/html") == Stored(len(TEXT), was_there=True)
+        case _:
+            assert await getattr(store, wanted)("acme", HASH) == ArtifactInfo(len(TEXT), "text/plain")
+    assert await names(store) == {("acme", HASH, len(TEXT))}
+    assert await names(store, aside=True) == set()
+    assert await store.head("acme", HASH) == ArtifactInfo(len(TEXT), "text/plain")
+
+
+async def test_deleting_takes_only_what_was_set_aside(store: ArtifactStore) -> None:
+    await store.put("acme", HASH, TEXT, "text/plain")
+    await store.delete_aside("acme", HASH)
+    assert await store.head("acme", HASH) is not None
+    await store.set_aside("acme", HASH)
+    await store.delete_aside("acme", HASH)
+    await store.delete_aside("acme", HASH)
+    assert await store.head("acme", HASH) is None
+
+
+async def test_setting_aside_what_is_missing_does_nothing(store: ArtifactStore) -> None:
+    await store.set_aside("acme", HASH)
+    assert await names(store, aside=True) == set()
+
+
+async def test_a_store_that_is_away_says_so_and_may_come_back(tmp_path: Path) -> None:
+    (tmp_path / "folder").write_text("in the way")
+    store = ObjectArtifacts((tmp_path / "folder").as_uri(), BYTES_MAX, 10)
+    for attempt in (store.put("acme", HASH, TEXT, "text/plain"), store.head("acme", HASH), store.get("acme", HASH)):
+        with pytest.raises(ArtifactsUnavailableError, match="folder") as raised:
+            await attempt
+        assert raised.value.retriable
+    (tmp_path / "folder").unlink()
+    await store.put("acme", HASH, TEXT, "text/plain")
+
+
+async def test_a_put_that_was_cancelled_leaves_nothing_or_all(tmp_path: Path) -> None:
+    store = ObjectArtifacts(tmp_path.as_uri(), BYTES_MAX, 10)
+    whole = b"x" * BYTES_MAX
+    put = asyncio.ensure_future(store.put("acme", sha256_of(whole), whole, "text/plain"))
+    await asyncio.sleep(0.001)
+    put.cancel()
+    await asyncio.gather(put, return_exceptions=True)
+    found = await names(store)
+    assert found in (set(), {("acme", sha256_of(whole), len(whole))})
+    await store.put("acme", sha256_of(whole), whole, "text/plain")
+    assert await collected(await store.get("acme", sha256_of(whole))) == whole
