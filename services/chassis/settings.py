@@ -69,8 +69,8 @@ class Settings(BaseSettings):
     postgres_connect_timeout_seconds: float = Field(default=5, gt=0)
 
     artifacts_url: str = Field(default="file:///var/lib/threadlog/artifacts", pattern=r"^(file:///|s3://|gs://|az://).")
-    """Where large outputs, uploads and file history lie: a folder, or a bucket of S3 (and what speaks like it), Google or
-    Azure, with or without a path. Credentials and endpoints come from the variables of their own tools, such as
+    """Where large outputs, uploads and file history lie: a folder, or a bucket of S3 (and what speaks like it), Google
+    or Azure, with or without a path. Credentials and endpoints come from the variables of their own tools, such as
     AWS_ENDPOINT_URL. All services have to see the same.
     """
     artifact_bytes_max: int = Field(default=1024 * MIB, ge=MIB)
