@@ -214,9 +214,11 @@ class KafkaLog:
                 consumer = self._consumer()
                 try:
                     await consumer.start()
-                except KafkaError as error:
+                except BaseException as error:  # also where who asks gives up: half a consumer has tasks, too
                     await consumer.stop()
-                    raise log_error(error, "look up offsets") from error
+                    if isinstance(error, KafkaError):
+                        raise log_error(error, "look up offsets") from error
+                    raise
                 self._lookup = consumer
             return self._lookup
 

@@ -22,6 +22,8 @@ from services.client.plain import PlainTransport
 from services.client.sse import Cut, Fact, JsonObject, Live, SseParser, StreamError, StreamItem
 
 RETRIED_STATUSES: Final = frozenset({429, 502, 503, 504})
+MAY_BE_DONE: Final = frozenset({"log-unavailable", "stopping"})
+"""Problems after which a command may have been stored all the same."""
 ANSWER_BYTES_SHOWN: Final = 500
 
 Query: TypeAlias = Mapping[str, str | int | None]
@@ -39,7 +41,7 @@ class RefusedError(ClientError):
     def __init__(self, status: int, body: JsonObject) -> None:
         self.status = status
         self.body = body
-        self.problem = str(body.get("type", "")).rpartition("/")[2]
+        self.problem = _name(body)
         """Its name in the catalogue, such as `thread-not-found`."""
         super().__init__(f"{status} {self.problem}: {body.get('detail') or body.get('title') or 'no reason given'}")
 
@@ -387,10 +389,8 @@ class ThreadlogClient:
                 if response.status_code < 300:
                     return cast("JsonObject", orjson.loads(body)) if body else {}
                 self._refuse(response, body)
-            except (httpx2.ConnectError, httpx2.ConnectTimeout, _BusyError) as error:
-                await patience.wait(error, f"{method} {url}")
-            except httpx2.TransportError as error:
-                if not is_repeatable:
+            except (httpx2.TransportError, _BusyError) as error:
+                if not is_repeatable and not _cannot_have_arrived(error):
                     raise UnreachableError(f"{method} {url}: {error!r}. It may have arrived.") from error
                 await patience.wait(error, f"{method} {url}")
 
@@ -406,20 +406,16 @@ class ThreadlogClient:
 
     def _refuse(self, response: httpx2.Response, body: bytes) -> None:
         if response.status_code in RETRIED_STATUSES:
-            shown = body[:ANSWER_BYTES_SHOWN].decode("utf-8", "replace")
-            raise _BusyError(f"{response.status_code}: {shown}", response.headers.get("retry-after"))
-        try:
-            problem = orjson.loads(body)
-        except orjson.JSONDecodeError:
-            problem = {}
-        raise RefusedError(response.status_code, problem if isinstance(problem, dict) else {})
+            raise _BusyError(response.status_code, body, response.headers.get("retry-after"))
+        raise RefusedError(response.status_code, _problem(body))
 
 
 class _BusyError(Exception):
     """The service cannot answer now."""
 
-    def __init__(self, message: str, retry_after: str | None) -> None:
-        super().__init__(message)
+    def __init__(self, status: int, body: bytes, retry_after: str | None) -> None:
+        super().__init__(f"{status}: {_shown(body)}")
+        self.did_nothing = status == 429 or _name(_problem(body)) not in {"", *MAY_BE_DONE}
         self.retry_after_seconds = int(retry_after) if retry_after is not None and retry_after.isdigit() else 0
 
 
@@ -449,6 +445,29 @@ class _Patience:
         if isinstance(error, _BusyError):
             seconds = max(seconds, min(error.retry_after_seconds, limits.retry_after_seconds_max))
         await asyncio.sleep(seconds)
+
+
+def _cannot_have_arrived(error: Exception) -> bool:
+    if isinstance(error, _BusyError):
+        return error.did_nothing
+    return isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout)
+
+
+def _problem(body: bytes) -> JsonObject:
+    """What is none of the service's problems, such as a proxy's page, is shown as it is."""
+    try:
+        problem = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return {"detail": _shown(body)} if body else {}
+    return problem if isinstance(problem, dict) else {}
+
+
+def _name(problem: JsonObject) -> str:
+    return str(problem.get("type", "")).rpartition("/")[2]
+
+
+def _shown(body: bytes) -> str:
+    return body[:ANSWER_BYTES_SHOWN].decode("utf-8", "replace")
 
 
 def _call_path(thread: str, call: str) -> str:

@@ -1,5 +1,6 @@
 """The application: routes, problems, and the gate that every request passes."""
 
+import asyncio
 import inspect
 import time
 from functools import cache
@@ -19,7 +20,15 @@ from services.ingest import openapi
 from services.ingest.body import invalid_request
 from services.ingest.dependencies import Dependencies
 from services.ingest.metrics import IngestMetrics
-from services.ingest.problems import INTERNAL, METHOD_NOT_ALLOWED, NOT_FOUND, OVERLOADED, Problem, ProblemError
+from services.ingest.problems import (
+    INTERNAL,
+    METHOD_NOT_ALLOWED,
+    NOT_FOUND,
+    OVERLOADED,
+    STOPPING,
+    Problem,
+    ProblemError,
+)
 from services.ingest.routes import events, inputs, ops, ops_windows, reads, state, threads, tool_calls, usage
 
 METHODS = ("GET", "POST", "PATCH", "HEAD", "OPTIONS", "PUT", "DELETE")
@@ -100,6 +109,13 @@ class Gate:
         self._under_way += 1
         try:
             await self._app(scope, receive, counted)
+        except asyncio.CancelledError:
+            # The process ends, and whoever serves HTTP would answer a bare 500: a client could not tell it from a bug.
+            if has_begun:
+                raise
+            answer = Problem(STOPPING, "The service is ending; what was asked may have been done.").response()
+            answer.headers["connection"] = "close"
+            await answer(scope, receive, counted)
         finally:
             if not has_begun:
                 self._under_way -= 1

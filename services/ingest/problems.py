@@ -127,6 +127,13 @@ INTERNAL = ProblemType(
     "The service failed",
     "Send it again with the same Idempotency-Key; tell the operators if it stays.",
 )
+STOPPING = ProblemType(
+    "stopping",
+    503,
+    "The service ended before it had an answer",
+    "Send it again, a command with the same Idempotency-Key: it may have been stored, and counts once.",
+    1,
+)
 OVERLOADED = ProblemType("overloaded", 503, "The service is at its limit", "Send it again a little later.", 1)
 VIEWS_UNAVAILABLE = ProblemType(
     "views-unavailable",
@@ -177,6 +184,7 @@ CATALOGUE: tuple[ProblemType, ...] = (
     QUEUE_FULL,
     TOO_MANY_APPENDS,
     INTERNAL,
+    STOPPING,
     OVERLOADED,
     VIEWS_UNAVAILABLE,
     VIEWS_BEHIND,

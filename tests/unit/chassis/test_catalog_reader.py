@@ -1,5 +1,5 @@
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
 import pytest
@@ -31,9 +31,15 @@ class StumblingLog:
     def __init__(self, log: SimulatedLog, error: LogError) -> None:
         self._log = log
         self._error = error
+        self._errors = [error]
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._log, name)
+
+    async def end_offsets(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        if self._errors:
+            raise self._errors.pop()
+        return await self._log.end_offsets(tps)
 
     async def reader(self, offsets: Mapping[TopicPartition, int]) -> StumblingReader:
         return StumblingReader(await self._log.reader(offsets), self._error)

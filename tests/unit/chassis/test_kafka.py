@@ -46,3 +46,13 @@ async def test_a_reader_that_cannot_be_opened_leaves_nothing_behind() -> None:
     with pytest.raises(LogUnavailableError, match="open a reader"):
         await log_with(consumer).reader()
     assert consumer.is_stopped
+
+
+async def test_a_look_up_that_is_given_up_leaves_nothing_behind() -> None:
+    consumer = Consumer()
+    log = log_with(consumer)
+    log._lookup, log._lookup_lock = None, asyncio.Lock()
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.01):
+            await log.end_offsets([])
+    assert consumer.is_stopped

@@ -104,13 +104,37 @@ async def test_without_a_key_only_what_cannot_have_arrived_is_sent_again() -> No
 
 
 @virtual
+@pytest.mark.parametrize(
+    ("status", "problem", "is_sent_again"),
+    [
+        (429, "too-many-appends", True),
+        (503, "overloaded", True),
+        (503, "log-unavailable", False),
+        (503, "stopping", False),
+        (504, None, False),
+    ],
+)
+async def test_without_a_key_a_command_that_may_be_done_is_not_sent_again(
+    status: int, problem: str | None, *, is_sent_again: bool
+) -> None:
+    busy = Answer(status, [b"<html>"]) if problem is None else json_answer({"type": f"https://x/{problem}"}, status)
+    client, server = client_of(in_turn(busy, json_answer(ACCEPTED, 202)), keyed=False)
+    if is_sent_again:
+        await client.create_thread()
+    else:
+        with pytest.raises(UnreachableError, match="may have arrived"):
+            await client.create_thread()
+    assert len(server.requests) == 1 + is_sent_again
+
+
+@virtual
 async def test_a_refusal_is_an_error_with_its_problem() -> None:
     problem = {"type": "https://threadlog.dev/problems/thread-not-found", "detail": "no such thread"}
     client, _ = client_of(in_turn(json_answer(problem, 404), Answer(500, [b"<html>"]), json_answer([], 400)))
     with pytest.raises(RefusedError, match="404 thread-not-found: no such thread") as caught:
         await client.thread("t1")
     assert (caught.value.status, caught.value.problem) == (404, "thread-not-found")
-    with pytest.raises(RefusedError, match="500"):
+    with pytest.raises(RefusedError, match="500 : <html>"):
         await client.thread("t1")
     with pytest.raises(RefusedError, match="400"):
         await client.threads()
