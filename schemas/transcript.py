@@ -3,12 +3,17 @@
 `transcript_changes` says what one record changes; the projector writes the changes as rows, and `Transcript` applies
 them in memory. Both therefore show the same items.
 
+A fork begins with what its parent's context was at the seq where it was forked (`inherited`), by reference: nothing is
+copied, and whoever folds a fork gives its transcript what `inherited` made of the parent's. A summary of the fork's own
+stands for that, too; a summary that it inherited hides nothing of its own.
+
 An item is known by the seq of the record that brought it and a number within that record. A user's message waits
 without a place until a turn or a step takes it; its `place` is then the seq of that record. Every call has exactly
 one result item, synthesised where the call was denied, cancelled or ended unknown (providers refuse a call without
 one); a later resolution adds an item of its own.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import Literal, NamedTuple, TypeAlias, assert_never
@@ -21,8 +26,10 @@ from schemas.events import (
     AnswerText,
     ContextCompacted,
     InputSubmitted,
+    Lineage,
     StepFinished,
     StepStarted,
+    ThreadCreated,
     ThreadRewound,
     ToolCallApproved,
     ToolCallDenied,
@@ -31,7 +38,7 @@ from schemas.events import (
     TurnStarted,
 )
 from schemas.ids import call_id
-from schemas.state import Call, ThreadState
+from schemas.state import Call, ThreadState, unknown_calls, unsettled_calls
 from schemas.thread import Verdict
 
 ItemKind = Literal["message", "reasoning", "tool_call", "tool_result", "resolution", "summary"]
@@ -55,6 +62,15 @@ class Item(NamedTuple):
     """sha256 over what the item is: the hash of its record's bytes, and its number."""
     input: str | None = None
     call: str | None = None
+    """Of an inherited one, with the id of its thread before it: unique in the whole context."""
+    thread: str | None = None
+    """Of an inherited item: whose it is. Its seq, turn and place are of that thread."""
+
+
+class Forked(NamedTuple):
+    """Before the items of its own stand those of its parent, as of then."""
+
+    lineage: Lineage
 
 
 class ItemAdded(NamedTuple):
@@ -102,7 +118,7 @@ class CallEdited(NamedTuple):
     args: dict[str, JsonValue]
 
 
-Change: TypeAlias = ItemAdded | InputTaken | InputDropped | Rewound | Compacted | CallEdited
+Change: TypeAlias = Forked | ItemAdded | InputTaken | InputDropped | Rewound | Compacted | CallEdited
 
 
 def transcript_changes(before: ThreadState, after: ThreadState, record: Record, verdict: Verdict) -> tuple[Change, ...]:
@@ -135,13 +151,36 @@ def _own_changes(after: ThreadState, record: Record) -> list[Change]:
             return [CallEdited(data.call, edited.args)]
         case ThreadRewound() as data:
             return [Rewound(data.to_turn, after.seq)]
+        case ThreadCreated(lineage=Lineage(kind="fork") as lineage):
+            return [Forked(lineage)]
         case ContextCompacted() as data:
             summary: dict[str, JsonValue] = {"kind": "summary", "text": data.summary, "through_seq": data.through_seq}
+            carried = _carried(after)
+            if carried:
+                summary["state"] = carried
             turn = after.last_turn or None
             item = Item(after.seq, 0, "summary", turn, None, after.seq, summary, _digest(record, 0))
             return [Compacted(data.through_seq, after.seq), ItemAdded(item)]
         case _:
             return []
+
+
+def _carried(state: ThreadState) -> dict[str, JsonValue]:
+    """What goes on beside a summary, and is not left to its words: the plan in force, and calls that may have run."""
+    carried: dict[str, JsonValue] = {}
+    plan = state.plan
+    if plan.in_force is not None:
+        tasks: list[JsonValue] = [
+            {"id": name, "title": standing.task.title, "status": standing.status}
+            for name, standing in plan.tasks.items()
+        ]
+        carried["plan"] = {"version": plan.in_force, "tasks": tasks}
+    unknown: list[JsonValue] = [
+        {"call": call.call, "tool": call.tool} for call in sorted(unknown_calls(state), key=_order) if not call.rewound
+    ]
+    if unknown:
+        carried["unknown_calls"] = unknown
+    return carried
 
 
 def _answer_items(after: ThreadState, record: Record, data: StepFinished) -> list[Change]:
@@ -276,6 +315,9 @@ class Transcript:
     hidden: list[tuple[int, int]] = field(default_factory=list)
     """Rewinds: (to_turn, seq). Items of later turns that were placed before that seq are out of the context."""
     dropped: set[str] = field(default_factory=set)
+    forked: Lineage | None = None
+    inherited: tuple[Item, ...] | None = None
+    """What a fork shows before its own items; None until somebody has said."""
     loaded_with: int = 0
     """Seq of the summary in force when it was loaded, without what that stands for; 0 where it is whole."""
     lacks_items: bool = False
@@ -287,6 +329,8 @@ class Transcript:
     def apply(self, changes: tuple[Change, ...]) -> None:
         for change in changes:
             match change:
+                case Forked(lineage):
+                    self.forked = lineage
                 case ItemAdded(item):
                     self.items.append(item)
                 case InputTaken():
@@ -321,9 +365,26 @@ class Transcript:
     def _summaries(self) -> list[Item]:
         return [item for item in self.items if item.kind == "summary" and not self._is_rewound(item)]
 
+    @property
+    def lacks_inherited(self) -> bool:
+        """Whether it cannot tell its context before it is given what a fork inherits."""
+        return self.forked is not None and self.inherited is None and self._summary() is None
+
+    def _summary(self) -> Item | None:
+        """The one in force."""
+        return next((item for item in self._summaries() if item.seq == self.summary_seq), None)
+
     def context(self) -> list[Item]:
-        """What a model sees, in order: the summary first, then what came after it and was not rewound."""
-        through_seq = next((_through_seq(item) for item in self._summaries() if item.seq == self.summary_seq), 0)
+        """What a model sees, in order: the summary first, then what came after it and was not rewound. Before them what
+        a fork inherits, unless a summary of its own stands for it.
+        """
+        summary = self._summary()
+        through_seq = 0 if summary is None else _through_seq(summary)
+        inherited: Sequence[Item] = ()
+        if self.forked is not None and summary is None:
+            if self.inherited is None:
+                raise ValueError(f"what is inherited from {self.forked.parent} is not known")
+            inherited = self.inherited
         gone = {item.call for item in self.items if item.kind == "tool_call" and (item.place or 0) <= through_seq}
         shown = [
             item
@@ -334,7 +395,7 @@ class Transcript:
             and not self._is_rewound(item)
         ]
         shown.sort(key=_context_order)
-        return shown
+        return [*inherited, *shown] if inherited else shown
 
     def _is_rewound(self, item: Item) -> bool:
         turn, place = item.turn or 0, item.place or 0
@@ -349,6 +410,31 @@ def _through_seq(summary: Item) -> int:
 
 def _context_order(item: Item) -> tuple[bool, int, int, int]:
     return item.kind != "summary", item.place or 0, item.seq, item.part
+
+
+def is_settled(state: ThreadState) -> bool:
+    """Whether the thread can be forked here: no step is under way, and no call of an open turn is without its end."""
+    turn = state.turn
+    return turn is None or (turn.step is None and not unsettled_calls(state, turn.turn))
+
+
+def inherited(parent: str, context: Sequence[Item]) -> tuple[Item, ...]:
+    """What a fork of the thread shows of the context that it had then. Calls keep their results; in the names of calls
+    the thread comes first, so that no two in a context are named alike. A plan is not inherited, so no summary tells of
+    one.
+    """
+    return tuple([item if item.thread is not None else _inherited_item(parent, item) for item in context])
+
+
+def _inherited_item(parent: str, item: Item) -> Item:
+    content, call = item.content, item.call
+    if call is not None:
+        call = f"{parent}/{call}"
+        content = {**content, "call": call}
+    state = content.get("state") if item.kind == "summary" else None
+    if isinstance(state, dict) and "plan" in state:
+        content = {**content, "state": {name: value for name, value in state.items() if name != "plan"}}
+    return item._replace(content=content, call=call, thread=parent)
 
 
 def context_hash(items: list[Item]) -> str:

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
-from schemas.events import InputWithdrawn, ThreadRewound
+from schemas.events import InputWithdrawn, Lineage, ThreadRewound
 from schemas.ids import ThreadKey
-from schemas.transcript import Transcript, transcript_changes
+from schemas.transcript import Item, Transcript, inherited, is_settled, transcript_changes
 from tests.support.histories import (
     EXECUTOR,
     KEY,
@@ -18,6 +18,7 @@ from tests.support.histories import (
     cancel_requested,
     claimed,
     compacted,
+    created,
     dispatched,
     finished,
     lost,
@@ -42,8 +43,9 @@ def random_choices(rng: random.Random, count: int) -> list[ContextChoice]:
     return [(rng.randrange(KINDS), rng.randrange(1_000)) for _ in range(count)]
 
 
-def context_history(choices: Sequence[ContextChoice], key: ThreadKey = KEY) -> History:
-    history = History(key).idle()
+def context_history(choices: Sequence[ContextChoice], key: ThreadKey = KEY, lineage: Lineage | None = None) -> History:
+    history = History(key)
+    history.apply(created(lineage=lineage), USER)
     for number, (kind, pointing) in enumerate(choices):
         match kind:
             case 0:
@@ -64,6 +66,37 @@ def context_history(choices: Sequence[ContextChoice], key: ThreadKey = KEY) -> H
             case _:
                 _turn_compacted_midway(history, f"long-{number}", pointing)
     return history
+
+
+def forked_at(parent: History, seq: int) -> Lineage:
+    depth = 0 if parent.state.lineage is None else parent.state.lineage.depth
+    return Lineage(kind="fork", parent=parent.key.thread, seq=seq, chain=parent.states[seq].chain, depth=depth)
+
+
+def settled_seqs(history: History) -> list[int]:
+    """Where it can be forked."""
+    return [seq for seq, state in enumerate(history.states) if seq > 0 and is_settled(state)]
+
+
+def family(rng: random.Random, keys: Sequence[ThreadKey], moves: int) -> list[History]:
+    """Each forked of one before it, the first of none."""
+    histories: list[History] = []
+    for key in keys:
+        lineage = None
+        if histories:
+            parent = rng.choice(histories)
+            lineage = forked_at(parent, rng.choice(settled_seqs(parent)))
+        histories.append(context_history(random_choices(rng, moves), key, lineage))
+    return histories
+
+
+def context_as_of(histories: Sequence[History], history: History, seq: int) -> list[Item]:
+    """By the pure functions alone, over all of its parents."""
+    transcript = transcript_of(history, seq)
+    if transcript.forked is not None:
+        parent = next(each for each in histories if each.key.thread == transcript.forked.parent)
+        transcript.inherited = inherited(parent.key.thread, context_as_of(histories, parent, transcript.forked.seq))
+    return transcript.context()
 
 
 def transcript_of(history: History, through: int | None = None) -> Transcript:

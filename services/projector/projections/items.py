@@ -5,6 +5,7 @@ from schemas.state import QueuedInput
 from schemas.transcript import (
     CallEdited,
     Compacted,
+    Forked,
     InputDropped,
     InputTaken,
     Item,
@@ -31,6 +32,8 @@ def item_changes(applied: Applied) -> Iterator[Change]:
     key = record.key
     for change in transcript_changes(before, after, record, verdict):
         match change:
+            case Forked():
+                pass  # what is inherited stays the parent's, and is read there
             case ItemAdded(item):
                 yield _added(applied, item)
             case InputTaken() as taken:

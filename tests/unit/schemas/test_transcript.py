@@ -7,8 +7,11 @@ from schemas.events import (
     Edited,
     Event,
     InputWithdrawn,
+    PlanApproved,
+    PlanProposed,
     ProposedCall,
     StepFinished,
+    Task,
     ThreadCloseRequested,
     ThreadImportEnded,
     ThreadImportStarted,
@@ -24,6 +27,7 @@ from tests.support.histories import (
     approval_requested,
     approved,
     cancel_requested,
+    claimed,
     compacted,
     denied,
     dispatched,
@@ -343,3 +347,37 @@ def test_changes_about_items_that_are_not_there_are_harmless():
         before, after = log.states[place : place + 2]
         transcript.apply(transcript_changes(before, after, log.records[place], log.verdicts[place]))
     assert transcript.items == []
+
+
+def test_a_summary_carries_the_plan_in_force_and_the_calls_that_may_have_run_beside_its_words() -> None:
+    log = History().in_turn()
+    log.apply(step_started(log.state))
+    log.apply(step_finished(log.state, "Let me see.", [proposed(0), proposed(1)]))
+    for call in list(log.state.calls):
+        log.apply(approved(log.call(call)), USER)
+        log.apply(dispatched(log.call(call)))
+        log.apply(claimed(log.call(call)), EXECUTOR)
+        log.apply(lost(log.call(call)))
+    log.apply(cancel_requested(log.state), USER)
+    log.apply(turn_ended(log.state, "aborted"))
+    log.apply(PlanProposed(plan_version=1, tasks=(Task(id="a", title="look"), Task(id="b", title="mend"))))
+    log.apply(PlanApproved(plan_version=1, by=USER), USER)
+    log.apply(compacted(log.state))
+    [summary] = context_of(log)
+    assert summary.content["state"] == {
+        "plan": {
+            "version": 1,
+            "tasks": [
+                {"id": "a", "title": "look", "status": "pending"},
+                {"id": "b", "title": "mend", "status": "pending"},
+            ],
+        },
+        "unknown_calls": [{"call": "1.1.0", "tool": "shell"}, {"call": "1.1.1", "tool": "shell"}],
+    }
+
+
+def test_a_summary_where_nothing_goes_on_is_its_words_alone() -> None:
+    log = plain_turn(History())
+    log.apply(compacted(log.state))
+    [summary] = context_of(log)
+    assert "state" not in summary.content
