@@ -120,7 +120,7 @@ class Door:
             except RefusedError as error:
                 self._notes.refusals[f"{what}: {error.problem}"] += 1
                 if error.status not in EXPECTED_REFUSALS:
-                    self._notes.unexpected.append(f"{what}: {error}")
+                    self._notes.unexpected.append(f"{what} at {name}: {error}")
                 return None
             self._notes.commands[what] += 1
             return answer

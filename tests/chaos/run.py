@@ -21,6 +21,7 @@ from tests.chaos.observer import Observer
 from tests.chaos.people import People
 from tests.chaos.progress import Progress
 from tests.chaos.report import percentiles_ms
+from tests.chaos.service_logs import Failure, failures
 from tests.chaos.system import ChaosSystem, chaos_system
 from tests.chaos.verdict import Judgement, ThreadStory, judge, read_log, story_of
 from tests.chaos.views import view_differences, wait_for_views
@@ -163,6 +164,7 @@ class _Run:
         judgement = judge(stories, ids, self._system.ledger.by_key(), load.notes.inputs, followed)
         differences = await self._views(log, observer, stories)
         system, notes = self._system, load.notes
+        failed = failures(system.folder / "logs")
         samples = progress.samples
         result: dict[str, Any] = {
             "seconds": self._seconds,
@@ -192,8 +194,9 @@ class _Run:
             "progress_ms_by_victim": _by_kind(samples),
             "calm_progress_ms": _by_kind(calm_samples),
             "calm_problems": calm_problems,
+            "failures": [str(failure) for failure in failed],
         }
-        return Found(result, _stories(judgement, stories, differences, notes.unexpected))
+        return Found(result, _stories(judgement, stories, differences, notes.unexpected, failed))
 
     async def _views(self, log: KafkaLog, observer: Observer, stories: Mapping[Any, ThreadStory]) -> list[str]:
         tps = [TopicPartition(THREAD_EVENTS.name, number) for number in range(observer.partitions)]
@@ -207,9 +210,14 @@ def _by_kind(samples: Mapping[str, list[float]]) -> dict[str, dict[str, int | No
 
 
 def _stories(
-    judgement: Judgement, stories: Mapping[Any, ThreadStory], differences: list[str], contradictions: list[str]
+    judgement: Judgement,
+    stories: Mapping[Any, ThreadStory],
+    differences: list[str],
+    contradictions: list[str],
+    failed: list[Failure],
 ) -> list[str]:
-    lines = [f"contradiction: {each}" for each in contradictions[:CONTRADICTIONS_SHOWN_MAX]]
+    lines = [f"failed by itself: {each}" for each in failed]
+    lines += [f"contradiction: {each}" for each in contradictions[:CONTRADICTIONS_SHOWN_MAX]]
     lines += [f"views: {each}" for each in differences]
     for number, (key, problems) in enumerate(judgement.faulted.items()):
         lines += ["", f"{key}:", *[f"  ! {problem}" for problem in problems]]
