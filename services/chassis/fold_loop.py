@@ -4,7 +4,8 @@ States start from the projector's rows (`chassis.states`): active threads when a
 a record for them arrives. Records of a thread whose row is being read wait beside the loop; the loop itself never
 waits for a database. A record at or below a state's own offset is skipped, so a row newer than this reader does no
 harm. A position that went backwards is never trusted below what this reader has relied on: it is waited for, with a
-limit, then the thread is read out of its partition. The same holds for a store that cannot be read.
+limit, then the thread is read out of its partition. The same holds for a store that cannot be read. Where there is no
+store, as for ephemeral threads, the partition is read from its beginning, and a thread stays until it is closed.
 
 The service is told of each folded record at once (`on_record`), and after each batch which threads to act for
 (`on_batch`), once their partition has been read up to the end as of its assignment. It owns `Held.work`. A thread that
@@ -107,7 +108,7 @@ class FoldLoop(Generic[Work]):
     def __init__(
         self,
         log_: Log,
-        store: StateStore,
+        store: StateStore | None,
         follower: Follower[Work],
         topic: str,
         settings: FoldLoopSettings,
@@ -121,6 +122,7 @@ class FoldLoop(Generic[Work]):
         self._follower = follower
         self._topic = topic
         self._settings = settings
+        self.poll_ms = settings.poll_ms
         self._to_load = asyncio.Event()
         self._to_list = asyncio.Event()
         self.partitions: dict[int, Partition[Work]] = {}
@@ -192,6 +194,8 @@ class FoldLoop(Generic[Work]):
         return tp, start
 
     async def _load_active(self, tp: TopicPartition) -> tuple[int, Mapping[ThreadKey, ThreadState]]:
+        if self._store is None:
+            return 0, {}
         tries = max(1, int(self._settings.assign_wait_seconds / self._settings.load_retry_seconds))
         for _ in range(tries):
             try:
@@ -219,17 +223,21 @@ class FoldLoop(Generic[Work]):
     async def run(self, reader: Reader, stopping: asyncio.Event) -> None:
         """Until `stopping` is set. Raises LogError when the log cannot be read any more."""
         while not stopping.is_set():
-            batches = await reader.poll(self._settings.poll_ms)
-            for tp, records in batches:
-                partition = self.partitions.get(tp.partition)
-                if partition is not None:
-                    self._feed(partition, records)
-            self._mark_ready(reader)
-            self._apply_pauses(reader)
+            batches = await reader.poll(self.poll_ms)
+            self.take(reader, batches)
             if batches:
                 reader.commit_soon({tp: records[-1].offset + 1 for tp, records in batches})
                 if self._pace is not None:
                     await self._pace.pause_after([record.key for _, records in batches for record in records])
+
+    def take(self, reader: Reader, batches: Sequence[tuple[TopicPartition, Sequence[Incoming]]]) -> None:
+        """What one poll of the reader brought of this loop's topic."""
+        for tp, records in batches:
+            partition = self.partitions.get(tp.partition)
+            if partition is not None:
+                self._feed(partition, records)
+        self._mark_ready(reader)
+        self._apply_pauses(reader)
 
     def _feed(self, partition: Partition[Work], records: Sequence[Incoming]) -> None:
         touched: dict[ThreadKey, Held[Work]] = {}
@@ -380,7 +388,9 @@ class FoldLoop(Generic[Work]):
         partition.loading = False
 
     async def _load_trusted(self, partition: Partition[Work], keys: Sequence[ThreadKey]) -> PartitionStates | None:
-        """None where the store cannot be read, or fell back behind what this reader relied on."""
+        """None where there is no store, it cannot be read, or it fell back behind what this reader relied on."""
+        if self._store is None:
+            return None
         try:
             stored = await self._store.load_threads(self._topic, partition.number, keys)
         except StatesUnavailableError as error:
@@ -494,6 +504,11 @@ class FoldLoop(Generic[Work]):
 
     async def _evict(self, partition: Partition[Work]) -> None:
         idle = [held for held in partition.threads.values() if held.quarantined is None and not is_active(held.state)]
+        if self._store is None:
+            for held in idle:
+                if held.state.status in {"closed", "none"} and self._follower.may_evict(held):
+                    partition.threads.pop(held.key, None)
+            return
         if not idle or partition.foreign_store:
             return
         stored = await self._load_trusted(partition, ())

@@ -8,7 +8,7 @@ from schemas.errors import LimitError
 from schemas.events import Event, ToolCallFinished, ToolCallResolved
 from schemas.ids import ThreadKey
 from schemas.progress import Progress, encode_progress
-from schemas.topics import THREAD_EVENTS, THREAD_PROGRESS
+from schemas.topics import THREAD_PROGRESS, topic_of
 from services.chassis.clock import Clock
 from services.chassis.log import Log, Outgoing
 from services.tool_executor.output import text_result
@@ -31,7 +31,7 @@ class Appends:
             except LimitError as error:
                 encoded = self._encode(key, _without_result(event, str(error)), now)
             outgoing.append(Outgoing(key.to_bytes(), encoded.value, encoded.headers, now))
-        return self._log.appender.append(THREAD_EVENTS.name, partition, outgoing)
+        return self._log.appender.append(topic_of(key).name, partition, outgoing)
 
     def progress(self, partition: int, key: ThreadKey, progress: Progress) -> None:
         value, headers = encode_progress(progress)

@@ -22,6 +22,7 @@ from schemas.ids import ThreadKey, derive_service_event, idempotency_key
 from schemas.progress import Heartbeat, Progress, Quarantine, ToolOutput
 from schemas.state import Call, ThreadState, is_active
 from schemas.thread import Verdict
+from schemas.topics import THREAD_EVENTS
 from services.chassis.clock import Clock
 from services.chassis.lifecycle import Spawn
 from services.chassis.log import Log, LogUnavailableError
@@ -64,6 +65,8 @@ class ExecutorOptions:
     calls_per_tool_max: int
     append_retry_ms: int
     output_interval_ms: int
+    topic: str = THREAD_EVENTS.name
+    """Whose threads it follows."""
     reconcile: ReconcileLimits = field(default_factory=ReconcileLimits)
     reconcile_answer_seconds: float = 30.0
     reconciles_max: int = 8
@@ -109,6 +112,7 @@ class Executor:
         self._followed: set[ThreadKey] = set()
         """Threads of lost partitions that are read on for their runs."""
         self._waiting: dict[Held, Partition] = {}
+        self._waiting_shown = 0
         self._asking = Asking(
             clock=clock,
             timers=timers,
@@ -236,7 +240,7 @@ class Executor:
                 continue
             if not self._places.has_room(held.key.tenant, call.tool):
                 self._waiting[held] = partition
-                self._metrics.waiting.set(len(self._waiting))
+                self._show_waiting()
                 return
             self._claim(partition, held, call)
 
@@ -420,7 +424,12 @@ class Executor:
                 break
             held = next(iter(self._waiting))
             self._look_at(self._waiting.pop(held), held)
-        self._metrics.waiting.set(len(self._waiting))
+        self._show_waiting()
+
+    def _show_waiting(self) -> None:
+        """Of this executor beside those of others in the process."""
+        self._metrics.waiting.inc(len(self._waiting) - self._waiting_shown)
+        self._waiting_shown = len(self._waiting)
 
     # Claims of others
 
@@ -460,7 +469,7 @@ class Executor:
         try:
             while are_wanted():
                 try:
-                    await read_on(self._log, partition, strays, are_wanted, self._look_at)
+                    await read_on(self._log, self._options.topic, partition, strays, are_wanted, self._look_at)
                 except LogUnavailableError as error:
                     log.warning("strays_not_read", partition=partition.number, error=str(error))
                     await asyncio.sleep(self._options.append_retry_ms / 1000)

@@ -39,7 +39,7 @@ class Places:
         self.taken += by
         self._by_tenant[tenant] += by
         self._by_tool[tool] += by
-        self._gauge.set(self.taken)
+        self._gauge.inc(by)
         if self.taken:
             self.idle.clear()
         else:

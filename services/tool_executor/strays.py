@@ -10,7 +10,6 @@ import structlog
 from schemas.codec import Unreadable, decode
 from schemas.ids import ThreadKey
 from schemas.thread import fold
-from schemas.topics import THREAD_EVENTS
 from services.chassis.log import Incoming, Log, TopicPartition
 from services.tool_executor.work import Held, Partition
 
@@ -21,13 +20,14 @@ log = structlog.get_logger()
 
 async def read_on(
     log_: Log,
+    topic: str,
     partition: Partition,
     strays: Mapping[ThreadKey, Held],
     are_wanted: Callable[[], bool],
     look_at: Callable[[Partition, Held], None],
 ) -> None:
     """Folds the records of these threads, and has each looked at, for as long as they are wanted."""
-    tp = TopicPartition(THREAD_EVENTS.name, partition.number)
+    tp = TopicPartition(topic, partition.number)
     by_key = {key.to_bytes(): held for key, held in strays.items()}
     reader = await log_.reader({tp: partition.next_offset})
     try:

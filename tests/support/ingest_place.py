@@ -40,7 +40,9 @@ class Place:
     def __init__(self, dsn: str, stack: contextlib.AsyncExitStack) -> None:
         self.dsn = dsn
         self._stack = stack
-        topics = {topic.name: PARTITIONS for topic in (THREAD_EVENTS, EPHEMERAL_EVENTS, THREAD_PROGRESS, THREAD_EVENTS_DLQ)}
+        topics = {
+            topic.name: PARTITIONS for topic in (THREAD_EVENTS, EPHEMERAL_EVENTS, THREAD_PROGRESS, THREAD_EVENTS_DLQ)
+        }
         self.broker = SimulatedBroker({**topics, TOOL_CATALOG.name: 1}, SystemClock())
         self.log = self.broker.connect("services")
 
