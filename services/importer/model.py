@@ -109,6 +109,8 @@ class Compaction:
     origin: Origin
     at_ms: int | None = None
     by_person: bool = False
+    usage: Usage | None = None
+    """Of the request that wrote the summary."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +133,7 @@ class Plan:
 class Turn:
     source_id: str
     inputs: tuple[Input, ...]
-    """Those that began it. Steering ones are among the pieces."""
+    """Those that began it; none where the file has lost them. Steering ones are among the pieces."""
     pieces: tuple["Step | Compaction | Plan | Input", ...]
     outcome: TurnOutcome
     end_evidence: Evidence
@@ -140,6 +142,10 @@ class Turn:
     started_ms: int | None = None
     ended_ms: int | None = None
     """Of the record that tells its end, or the last one of the turn."""
+    first_ordinal: int | None = None
+    """Of its first record, where records are numbered over the thread and its forks: a fork whose `Parent.through` is
+    greater shares the turn.
+    """
     is_open: bool = False
     """It is the session's last one, and its file tells no end: a longer snapshot may go on with it. `outcome` is then
     what comes of it if none does.
