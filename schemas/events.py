@@ -213,7 +213,8 @@ class ThreadUnarchived(Event):
 
 class ThreadRewound(Event):
     kind = "thread.rewound"
-    to_turn: Positive
+    to_turn: Count
+    """The last turn that stays in the context; 0 where none does."""
 
 
 class ThreadCloseRequested(Event):

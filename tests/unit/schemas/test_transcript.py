@@ -248,6 +248,14 @@ def test_a_rewind_takes_later_turns_out_of_the_context():
     assert [item.turn for item in context_of(log)] == [1, 1]
 
 
+def test_a_rewind_to_before_the_first_turn_leaves_nothing():
+    log = History().ended_turn()
+    log.apply(ThreadRewound(to_turn=0), USER)
+    assert context_of(log) == []
+    log.ended_turn()
+    assert [item.turn for item in context_of(log)] == [2, 2]
+
+
 def test_what_comes_of_a_rewound_call_is_history():
     log = History().ended_turn()
     log.in_turn("i2")
