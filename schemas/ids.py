@@ -115,6 +115,17 @@ def derive_thread(tenant: str, principal: str, route: str, idempotency_key: str)
     return ThreadId(derive("thread", tenant, principal, route, idempotency_key))
 
 
+def derive_child(parent: ThreadKey, origin: str) -> ThreadId:
+    """The id of a child thread, by what of its parent it works for. A child lives where its parent does."""
+    child = derive("child", parent.tenant, parent.thread, origin)
+    return ThreadId(f"{EPHEMERAL_PREFIX}{child}" if parent.ephemeral else child)
+
+
+def derive_child_input(child: ThreadKey) -> InputId:
+    """The id of the input that a child thread begins with."""
+    return InputId(derive("child input", child.tenant, child.thread))
+
+
 def idempotency_key(key: ThreadKey, call: str) -> str:
     """What a tool is given to recognise a call that it has seen: the same for every attempt of a call."""
     return derive("idempotency", key.tenant, key.thread, call)

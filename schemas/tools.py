@@ -18,6 +18,11 @@ CLIENT_SOURCE = "client"
 CLIENT_POOL = "client"
 """Of tools that run in the customer's backend."""
 
+THREAD_SOURCE = "runtime"
+THREAD_POOL = "thread"
+"""Of tools that the runtime runs itself: they act on threads."""
+SPAWN_THREAD_TOOL = "spawn_thread"
+
 IDEMPOTENCY_META_KEY = "dev.threadlog/idempotency-key"
 
 

@@ -76,7 +76,7 @@ TOOL_CATALOG = Topic(
     retention_ms=FOREVER_MS,
     cleanup_policy="compact",
     partitioned_as_events=False,
-    producers=("tool_executor",),
+    producers=("tool_executor", "runtime"),
     consumers=("ingest", "runtime"),
 )
 THREAD_EVENTS_DLQ = Topic(

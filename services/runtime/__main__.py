@@ -5,6 +5,7 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry
 
 from schemas.topics import THREAD_EVENTS
+from services.chassis.catalog_publisher import Publisher
 from services.chassis.catalog_reader import CatalogReader
 from services.chassis.clock import SystemClock, draw_id
 from services.chassis.fold_loop import FoldLoop, fold_loop_settings
@@ -16,12 +17,15 @@ from services.chassis.service import surroundings
 from services.chassis.sql_files import SqlFiles
 from services.chassis.telemetry import configure_logging
 from services.chassis.timers import Timers
-from services.runtime.loop import Runtime, RuntimeIdentity, RuntimeOptions, Work
+from services.runtime.child_store import PostgresChildren
+from services.runtime.loop import Runtime
 from services.runtime.metrics import RuntimeMetrics
 from services.runtime.models import open_model
+from services.runtime.own_tools import ENTRY
 from services.runtime.scheduling import ModelSlots
 from services.runtime.settings import RuntimeSettings
 from services.runtime.transcripts import PostgresTranscripts
+from services.runtime.work import RuntimeIdentity, RuntimeOptions, Work
 
 
 async def serve(settings: RuntimeSettings, lifecycle: Lifecycle) -> None:
@@ -37,6 +41,7 @@ async def serve(settings: RuntimeSettings, lifecycle: Lifecycle) -> None:
         clock, metrics = SystemClock(), RuntimeMetrics.register(registry)
         timers = Timers(clock)
         catalog = CatalogReader(around.log)
+        sql = SqlFiles(Path(__file__).with_name("sql"))
         runtime = Runtime(
             log_=around.log,
             clock=clock,
@@ -44,7 +49,9 @@ async def serve(settings: RuntimeSettings, lifecycle: Lifecycle) -> None:
             catalog=catalog,
             model=open_model(settings),
             slots=ModelSlots(settings.runtime_model_calls_max, settings.runtime_model_calls_per_tenant_max),
-            transcripts=PostgresTranscripts(around.pool, SqlFiles(Path(__file__).with_name("sql"))),
+            transcripts=PostgresTranscripts(around.pool, sql),
+            children=PostgresChildren(around.pool, sql),
+            partitions=await around.log.partition_count(THREAD_EVENTS.name),
             spawn=lifecycle.spawn,
             identity=RuntimeIdentity(settings.instance, draw_id()[:8], settings.runtime_agent_version),
             options=RuntimeOptions(
@@ -62,7 +69,7 @@ async def serve(settings: RuntimeSettings, lifecycle: Lifecycle) -> None:
         )
         lifecycle.spawn(timers.run(), "timers")
         lifecycle.spawn(catalog.run(), "catalog")
-        await catalog.ready.wait()
+        await Publisher(around.log, clock, catalog).publish(ENTRY)
         reader = await around.log.group_reader(
             [THREAD_EVENTS.name], RUNTIME_GROUP, loop, f"runtime-{settings.instance}"
         )

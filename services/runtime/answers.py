@@ -19,7 +19,7 @@ from schemas.events import (
     Usage,
 )
 from services.chassis.storable import storable_json, storable_text
-from services.runtime.decide import Calling
+from services.runtime.decisions import Calling
 from services.runtime.model import ModelAnswer, ModelFailure
 
 ERROR_CHARACTERS_MAX = 2_000

@@ -21,6 +21,19 @@ class Limits:
     deadline_grace_seconds: int = 60
     """After a call's deadline, or a cancel, before the runtime gives up on its executor."""
     calls_per_step: int = 64
+    turn_tokens: int = 0
+    """That a turn may use, those of its child threads not among them. 0: as many as it likes."""
+    context_tokens: int = 0
+    """A larger context is compacted before the next step. 0: none is, unless somebody asks."""
+    child_depth: int = 3
+    """Generations of child threads below the topmost thread."""
+    children_per_turn: int = 16
+    parallel_tasks: int = 4
+    """Of a plan, at once."""
+    plan_tasks: int = 64
+    """That a version of a plan may have."""
+    child_look_seconds: int = 10
+    """How often a parent's owner looks up whether a child has come to an end that nobody told it of."""
 
 
 def narrowed(limits: Limits, config: Config) -> Limits:
@@ -37,7 +50,23 @@ def narrowed(limits: Limits, config: Config) -> Limits:
         client_tool_seconds=limits.client_tool_seconds,
         deadline_grace_seconds=limits.deadline_grace_seconds,
         calls_per_step=limits.calls_per_step,
+        turn_tokens=_narrower(limits.turn_tokens, own.turn_tokens),
+        context_tokens=_narrower(limits.context_tokens, own.context_tokens),
+        child_depth=limits.child_depth if own.child_depth is None else min(limits.child_depth, own.child_depth),
+        children_per_turn=(
+            limits.children_per_turn
+            if own.children_per_turn is None
+            else min(limits.children_per_turn, own.children_per_turn)
+        ),
+        parallel_tasks=min(limits.parallel_tasks, own.parallel_tasks or limits.parallel_tasks),
+        plan_tasks=limits.plan_tasks,
+        child_look_seconds=limits.child_look_seconds,
     )
+
+
+def _narrower(limit: int, own: int | None) -> int:
+    """Of two limits of which 0 or nothing is none."""
+    return min(limit or own or 0, own or limit)
 
 
 def retry_delay_ms(limits: Limits, failures: int, retry_after_seconds: float | None) -> int:

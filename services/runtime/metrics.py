@@ -13,6 +13,8 @@ DIRECTIONS = ("input", "output")
 @dataclass(frozen=True, slots=True)
 class RuntimeMetrics:
     decisions: Counter
+    decisions_for_others: Counter
+    children_looked_up: Counter
     answers_superseded: Counter
     append_failures: Counter
     model_calls: Gauge
@@ -32,6 +34,18 @@ class RuntimeMetrics:
         made = cls(
             decisions=Counter(
                 "threadlog_runtime_decisions", "Events that were decided and appended.", ["kind"], registry=registry
+            ),
+            decisions_for_others=Counter(
+                "threadlog_runtime_decisions_for_others",
+                "Events that were appended to threads other than the one that they were decided for: to children and"
+                " parents.",
+                ["kind"],
+                registry=registry,
+            ),
+            children_looked_up=Counter(
+                "threadlog_runtime_children_looked_up",
+                "Ends of child threads that were found in the views, and not told by the child's own runtime.",
+                registry=registry,
             ),
             answers_superseded=Counter(
                 "threadlog_runtime_answers_superseded",

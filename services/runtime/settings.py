@@ -36,6 +36,24 @@ class RuntimeSettings(Settings):
     runtime_deadline_grace_seconds: int = Field(default=60, ge=1)
     runtime_calls_per_step: int = Field(default=64, ge=1, le=1_000)
 
+    runtime_turn_tokens: int = Field(default=0, ge=0)
+    """Tokens that a turn may use, those of its child threads not among them: a turn that has used as many takes no
+    further step and ends as failed. 0: no limit.
+    """
+    runtime_context_tokens: int = Field(default=0, ge=0)
+    """A context that has grown beyond so many tokens is compacted before the next step. 0: only when asked."""
+    runtime_child_depth: int = Field(default=3, ge=0, le=100)
+    """How many generations of child threads there may be below the topmost thread."""
+    runtime_children_per_turn: int = Field(default=16, ge=0, le=1_000)
+    runtime_parallel_tasks: int = Field(default=4, ge=1, le=1_000)
+    """Tasks of one plan that run at once."""
+    runtime_plan_tasks: int = Field(default=64, ge=1, le=1_000)
+    """Tasks that a version of a plan may have: one with more is rejected."""
+    runtime_child_look_seconds: int = Field(default=10, ge=1)
+    """How often the views are asked whether a child thread that a call or a task waits for has ended. Its own runtime
+    tells it at once, unless it dies just then.
+    """
+
     def limits(self) -> Limits:
         return Limits(
             steps_per_turn=self.runtime_steps_per_turn,
@@ -49,6 +67,13 @@ class RuntimeSettings(Settings):
             client_tool_seconds=self.runtime_client_tool_seconds,
             deadline_grace_seconds=self.runtime_deadline_grace_seconds,
             calls_per_step=self.runtime_calls_per_step,
+            turn_tokens=self.runtime_turn_tokens,
+            context_tokens=self.runtime_context_tokens,
+            child_depth=self.runtime_child_depth,
+            children_per_turn=self.runtime_children_per_turn,
+            parallel_tasks=self.runtime_parallel_tasks,
+            plan_tasks=self.runtime_plan_tasks,
+            child_look_seconds=self.runtime_child_look_seconds,
         )
 
     @property

@@ -6,10 +6,12 @@ from typing import NamedTuple, Protocol
 import asyncpg
 import orjson
 
+from schemas.events import Lineage
 from schemas.ids import ThreadKey
 from schemas.state import NOTHING
 from schemas.thread import fold
 from schemas.transcript import Change, Item, Transcript, transcript_changes
+from services.chassis.contexts import ContextRows, PostgresContexts
 from services.chassis.log import Log, TopicPartition
 from services.chassis.postgres import AWAY
 from services.chassis.scan import scan
@@ -28,33 +30,42 @@ class ColdTranscript(NamedTuple):
                 self.transcript.apply(changes)
 
 
-class TranscriptStore(Protocol):
+class TranscriptStore(ContextRows, Protocol):
     async def load(self, key: ThreadKey) -> ColdTranscript | None:
-        """In one snapshot. None where there is no row of the thread, its items are not kept up, or there is no
+        """In one snapshot, without what a fork inherits. None where there is no row of the thread, its items are not kept up, or there is no
         database.
         """
 
 
-class PostgresTranscripts:
+class PostgresTranscripts(PostgresContexts):
     def __init__(self, pool: asyncpg.Pool, sql: SqlFiles) -> None:
+        async def fetch(_: str, statement: str, *arguments: object) -> list[asyncpg.Record]:
+            return await pool.fetch(statement, *arguments)
+
+        super().__init__(fetch)
         self._pool = pool
-        self._sql = sql
+        self._own_sql = sql
 
     async def load(self, key: ThreadKey) -> ColdTranscript | None:
         try:
-            rows = await self._pool.fetch(self._sql["select_transcript"], key.tenant, key.thread)
+            rows = await self._pool.fetch(self._own_sql["select_transcript"], key.tenant, key.thread)
         except AWAY:
             return None
         if not rows:
             return None
         items = [_item(row) for row in rows if row["part"] is not None]
-        return ColdTranscript(rows[0]["thread_seq"], loaded_transcript(items))
+        return ColdTranscript(rows[0]["thread_seq"], loaded_transcript(items, _lineage(rows[0]["lineage"])))
 
 
-def loaded_transcript(items: list[Item]) -> Transcript:
+def loaded_transcript(items: list[Item], lineage: Lineage | None) -> Transcript:
     """Of the items that the model still sees, or will see."""
     summary = max((item.seq for item in items if item.kind == "summary"), default=0)
-    return Transcript(items, summary_seq=summary, loaded_with=summary)
+    forked = lineage if lineage is not None and lineage.kind == "fork" else None
+    return Transcript(items, summary_seq=summary, forked=forked, loaded_with=summary)
+
+
+def _lineage(raw: str | None) -> Lineage | None:
+    return None if raw is None or raw == "null" else Lineage.model_validate_json(raw)
 
 
 def _item(row: asyncpg.Record) -> Item:

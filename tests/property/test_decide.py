@@ -11,7 +11,8 @@ from schemas.events import Confirmed, Context, TurnRecovered
 from schemas.state import ThreadState, is_active
 from schemas.thread import fold
 from schemas.tools import Catalog, CatalogSource, ToolSpec
-from services.runtime.decide import Append, Calling, CallModel, Decisions, LoadTranscript, LookAgain, World, decide
+from services.runtime.decide import decide
+from services.runtime.decisions import Append, Calling, CallModel, Decisions, LoadTranscript, LookAgain, World
 from services.runtime.limits import Limits
 from tests.support import actors
 from tests.support.histories import (

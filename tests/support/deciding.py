@@ -13,15 +13,8 @@ from schemas.events import (
     ProposedCall,
 )
 from schemas.tools import Catalog, CatalogSource, ToolSpec
-from services.runtime.decide import (
-    Append,
-    Calling,
-    Decisions,
-    DropModelCall,
-    LookAgain,
-    World,
-    decide,
-)
+from services.runtime.decide import decide
+from services.runtime.decisions import Append, Calling, Decisions, DropModelCall, LookAgain, World
 from services.runtime.limits import Limits
 from tests.support.histories import (
     EXECUTOR,

@@ -8,7 +8,7 @@ What it is as a database, and what can go wrong with it, is in `memory_database`
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
 from typing import Any, Final, TypeVar
 
@@ -16,9 +16,10 @@ import orjson
 from pydantic import JsonValue
 
 from schemas.envelope import format_time
-from schemas.ids import EventId, ThreadKey
+from schemas.ids import EventId, TenantId, ThreadId, ThreadKey
 from schemas.topics import THREAD_EVENTS
 from schemas.transcript import Item
+from services.chassis.contexts import ShownAt, with_calls
 from services.chassis.states import PartitionKeys, PartitionStates, StatesUnavailableError
 from services.ingest.accept import CallFacts, Stored
 from services.ingest.commands import FoundCommands
@@ -29,6 +30,8 @@ from services.ingest.problems import VIEWS_UNAVAILABLE, Problem, ProblemError
 from services.ingest.refusals import CallStanding, Decided, InputStanding
 from services.projector.database import TIME_MS_MAX
 from services.projector.projections import events
+from services.runtime.children import WITHDRAWN, answer_text, child_end
+from services.runtime.decisions import ChildEnd
 from services.runtime.transcripts import ColdTranscript, loaded_transcript
 from tests.support.memory_database import AwayError, MemoryDatabase, Pause, next_offset
 from tests.support.memory_tables import Refuses, Tables
@@ -92,6 +95,27 @@ class MemoryViews(MemoryDatabase):
     async def load(self, key: ThreadKey) -> ColdTranscript | None:
         try:
             return await self.ask(lambda tables: None if tables is None else cold_transcript(tables, key))
+        except AwayError:
+            return None
+
+    # The runtime's `ChildStore`
+
+    async def ends(self, tenant: str, inputs: Mapping[str, str]) -> Mapping[str, ChildEnd]:
+        def read(tables: Tables | None) -> Mapping[str, ChildEnd]:
+            if tables is None:
+                return {}
+            keys = {ThreadKey(TenantId(tenant), ThreadId(thread)): name for thread, name in inputs.items()}
+            found = {key.thread: _child_end(tables, key, name) for key, name in keys.items()}
+            return {thread: end for thread, end in found.items() if end is not None}
+
+        try:
+            return await self.ask(read)
+        except AwayError:
+            return {}
+
+    async def shown_at(self, key: ThreadKey, seq: int, items_max: int | None = None) -> ShownAt | None:
+        try:
+            return await self.ask(lambda tables: None if tables is None else own_at(tables, key, seq, items_max))
         except AwayError:
             return None
 
@@ -215,7 +239,29 @@ def cold_transcript(tables: Tables, key: ThreadKey) -> ColdTranscript | None:
         for (seq, part), row in sorted(tables.of("items", key).items())
         if not _HIDING & row.keys() and ("place" in row or "input" in row)
     ]
-    return ColdTranscript(state.state.seq, loaded_transcript(items))
+    return ColdTranscript(state.state.seq, loaded_transcript(items, state.state.lineage))
+
+
+def own_at(tables: Tables, key: ThreadKey, seq: int, items_max: int | None) -> ShownAt | None:
+    state = tables.state(key)
+    if state is None or state.quarantined is not None or state.state.seq < seq:
+        return None
+    rows = [
+        (_item(at, part, row), row)
+        for (at, part), row in tables.of("items", key).items()
+        if row.get("place", seq + 1) <= seq and row.get("rewound_at", seq + 1) > seq
+    ]
+    summary = max((item for item, _ in rows if item.kind == "summary"), key=lambda item: item.seq, default=None)
+    through_seq = 0 if summary is None else summary.content["through_seq"]
+    assert isinstance(through_seq, int)
+    items = [
+        item for item, _ in rows if (item.place or 0) > through_seq and (item.kind != "summary" or item == summary)
+    ]
+    items.sort(key=lambda item: (item.kind != "summary", item.place, item.seq, item.part))
+    lineage = state.state.lineage
+    is_fork = lineage is not None and lineage.kind == "fork" and summary is None
+    parent = (lineage.parent, lineage.seq) if lineage is not None and is_fork else None
+    return ShownAt(with_calls(items[:items_max]), parent)
 
 
 _HIDING: Final = {"rewound_at", "compacted_at", "dropped"}
@@ -295,6 +341,24 @@ def _input_standing(tables: Tables, key: ThreadKey, input_id: str) -> InputStand
     if "dropped" in row:
         status = "withdrawn" if row["dropped"] == "input.withdrawn" else "discarded"
     return InputStanding(input_id, status, turn, row.get("step"))
+
+
+def _child_end(tables: Tables, key: ThreadKey, input_id: str) -> ChildEnd | None:
+    standing = _input_standing(tables, key, input_id)
+    if standing is None or standing.status == "queued":
+        return None
+    if standing.status != "taken":
+        return child_end(None, WITHDRAWN, "")
+    turn = tables.of("turns", key)[standing.turn,]
+    if turn["status"] != "ended":
+        return None
+    step = tables.of("steps", key).get((standing.turn, turn["steps"]))
+    answer = [
+        orjson.loads(row["content"])
+        for (seq, _), row in sorted(tables.of("items", key).items())
+        if step is not None and seq == step.get("finished_seq") and row["kind"] == "message"
+    ]
+    return child_end(turn.get("outcome"), turn.get("reason"), answer_text(answer))
 
 
 def _time(time_ms: int | None) -> str | None:

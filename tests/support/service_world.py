@@ -27,10 +27,11 @@ from services.chassis.fold_loop import FoldLoop, FoldLoopSettings
 from services.chassis.log import Incoming, LogError, LogUnavailableError, Outgoing, Reader
 from services.chassis.timers import Timers
 from services.runtime.limits import Limits
-from services.runtime.loop import Runtime, RuntimeIdentity, RuntimeOptions
+from services.runtime.loop import Runtime
 from services.runtime.metrics import RuntimeMetrics
 from services.runtime.model import Model
 from services.runtime.scheduling import ModelSlots
+from services.runtime.work import RuntimeIdentity, RuntimeOptions
 from services.tool_executor.hooks import ReconcileHook
 from services.tool_executor.leases import Leases
 from services.tool_executor.loop import Executor, ExecutorOptions
@@ -354,6 +355,8 @@ class RuntimeProcess(Process):
             model=world.model,
             slots=ModelSlots(64, 64),
             transcripts=world.store,
+            children=world.store,
+            partitions=world.options.partitions,
             spawn=self.spawn,
             identity=RuntimeIdentity(self.name, self.incarnation, "1"),
             options=RuntimeOptions(

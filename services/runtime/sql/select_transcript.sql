@@ -4,6 +4,7 @@
 -- database refused a record of it.
 select
     (s.state ->> 'seq')::bigint as thread_seq,
+    (s.state -> 'lineage')::text as lineage,
     i.seq, i.part, i.kind, i.turn, i.step, i.place, i.content, i.digest, i.input, i.call
 from views.thread_states as s
 left join lateral (

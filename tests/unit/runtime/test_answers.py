@@ -1,6 +1,6 @@
 from schemas.canonical import canonical_json, unstorable
 from services.runtime.answers import RESPONSE_ID_CHARACTERS_MAX, step_finished
-from services.runtime.decide import Calling
+from services.runtime.decisions import Calling
 from services.runtime.model import ModelAnswer, ModelCall
 from tests.support.histories import NO_HASH
 

@@ -22,15 +22,8 @@ from schemas.events import (
 )
 from schemas.state import NOTHING
 from schemas.tools import tools_hash
-from services.runtime.decide import (
-    Append,
-    Calling,
-    CallModel,
-    DropModelCall,
-    LoadTranscript,
-    LookAgain,
-    decide,
-)
+from services.runtime.decide import decide
+from services.runtime.decisions import Append, Calling, CallModel, DropModelCall, LoadTranscript, LookAgain
 from tests.support.deciding import (
     ASK,
     MINE,

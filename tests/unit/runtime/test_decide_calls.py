@@ -17,10 +17,7 @@ from schemas.events import (
 )
 from schemas.ids import idempotency_key
 from schemas.tools import Catalog, CatalogSource
-from services.runtime.decide import (
-    RUNTIME,
-    Append,
-)
+from services.runtime.decisions import RUNTIME, Append
 from tests.support.deciding import SHELL, appended, decided, looks_again, settle, with_approved, with_calls
 from tests.support.histories import (
     EXECUTOR,

@@ -53,7 +53,7 @@ async def test_without_rows_it_is_scanned() -> None:
         async def none(_: ThreadKey) -> None:
             return None
 
-        process.runtime._transcripts = type("Away", (), {"load": staticmethod(none)})()  # type: ignore[assignment]
+        process.runtime._transcripts.store = type("Away", (), {"load": staticmethod(none)})()  # type: ignore[assignment]
         await world.submit(key, "i2", text="second")
         await world.until_rest(key, turns=2)
         assert said(model.requests[-1]) == ["first", "done", "second"]
@@ -70,7 +70,7 @@ async def test_rows_that_are_behind_the_state_are_not_used() -> None:
             cold = await load(wanted)
             return None if cold is None else cold._replace(seq=1)
 
-        process.runtime._transcripts = type("Behind", (), {"load": staticmethod(old)})()  # type: ignore[assignment]
+        process.runtime._transcripts.store = type("Behind", (), {"load": staticmethod(old)})()  # type: ignore[assignment]
         await world.submit(key, "i2", text="second")
         await world.until_rest(key, turns=2)
         assert said(model.requests[-1]) == ["first", "done", "second"]
@@ -93,7 +93,7 @@ async def test_rows_that_are_ahead_of_the_reader_show_nothing_twice() -> None:
             assert cold is not None and cold.seq > process.held(key).state.seq
             return cold
 
-        process.runtime._transcripts = type("Ahead", (), {"load": staticmethod(ahead)})()  # type: ignore[assignment]
+        process.runtime._transcripts.store = type("Ahead", (), {"load": staticmethod(ahead)})()  # type: ignore[assignment]
         fetch = process.reader.poll
 
         async def slow(timeout_ms: int) -> Any:
@@ -142,7 +142,7 @@ async def test_a_transcript_that_cannot_be_read_sets_its_thread_aside() -> None:
         async def broken(_: ThreadKey) -> None:
             raise ValueError("no JSON")
 
-        process.runtime._transcripts = type("Broken", (), {"load": staticmethod(broken)})()  # type: ignore[assignment]
+        process.runtime._transcripts.store = type("Broken", (), {"load": staticmethod(broken)})()  # type: ignore[assignment]
         await world.submit(key, "i2")
         await asyncio.sleep(12)
         assert process.held(key).quarantined == "ValueError: no JSON"
@@ -160,14 +160,14 @@ async def test_a_log_that_is_away_while_a_transcript_is_scanned_is_asked_again()
         async def away(_: ThreadKey) -> None:
             world.broker.is_away = True
 
-        process.runtime._transcripts = type("Away", (), {"load": staticmethod(away)})()  # type: ignore[assignment]
+        process.runtime._transcripts.store = type("Away", (), {"load": staticmethod(away)})()  # type: ignore[assignment]
         await world.submit(key, "i2", text="second")
         await asyncio.sleep(3)
 
         async def back(_: ThreadKey) -> None:
             return None
 
-        process.runtime._transcripts = type("Back", (), {"load": staticmethod(back)})()  # type: ignore[assignment]
+        process.runtime._transcripts.store = type("Back", (), {"load": staticmethod(back)})()  # type: ignore[assignment]
         world.broker.come_back()
         await world.until_rest(key, turns=2)
         assert said(model.requests[-1]) == ["first", "done", "second"]

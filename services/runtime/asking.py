@@ -1,0 +1,163 @@
+"""Model calls: how one is made, and what its answer or its failure comes to."""
+
+from functools import partial
+
+import structlog
+
+from schemas.canonical import canonical_json
+from schemas.codec import encode
+from schemas.errors import LimitError, ThreadlogError
+from schemas.events import StepFailed, StepFinished
+from schemas.progress import Delta as DeltaProgress
+from schemas.progress import encode_progress
+from schemas.topics import THREAD_EVENTS, THREAD_PROGRESS
+from services.chassis.catalog_reader import CatalogReader
+from services.chassis.clock import Clock
+from services.chassis.lifecycle import Spawn
+from services.chassis.log import Log, Outgoing
+from services.chassis.storable import storable_text
+from services.chassis.text_batch import TextBatch
+from services.runtime.answers import step_failed, step_finished, step_handed_over
+from services.runtime.calls import offered_tools
+from services.runtime.decisions import RUNTIME, Append, Calling
+from services.runtime.limits import narrowed, retry_delay_ms
+from services.runtime.metrics import RuntimeMetrics
+from services.runtime.model import Delta, Model, ModelAnswer, ModelFailure, ModelRequest
+from services.runtime.scheduling import ModelSlots
+from services.runtime.transcript_loading import Transcripts
+from services.runtime.work import Advancing, Held, Partition, RuntimeIdentity, RuntimeOptions, Work
+
+log = structlog.get_logger()
+
+
+class Asking:
+    def __init__(
+        self,
+        *,
+        loop: Advancing,
+        log_: Log,
+        clock: Clock,
+        catalog: CatalogReader,
+        model: Model,
+        slots: ModelSlots,
+        transcripts: Transcripts,
+        spawn: Spawn,
+        identity: RuntimeIdentity,
+        options: RuntimeOptions,
+        metrics: RuntimeMetrics,
+    ) -> None:
+        self._loop = loop
+        self._log = log_
+        self._clock = clock
+        self._catalog = catalog
+        self._model = model
+        self._slots = slots
+        self._transcripts = transcripts
+        self._spawn = spawn
+        self._identity = identity
+        self._options = options
+        self._metrics = metrics
+
+    def call(self, partition: Partition, held: Held, calling: Calling) -> None:
+        work = held.work
+        shown = self._transcripts.window(held)
+        state = work.ahead or held.state
+        if shown is None or state.turn is None:
+            self._transcripts.load(partition, held)
+            return
+        config = state.turn.config
+        request = ModelRequest(
+            model=config.model,
+            settings=config.model_settings,
+            instructions=config.instructions,
+            items=[item.content for item in shown.items],
+            tools=list(offered_tools(self._catalog.catalog, config)),
+        )
+        work.calling = calling
+        work.task = self._spawn(self._ask(partition, held, calling, request), f"model {held.key}")
+
+    async def _ask(self, partition: Partition, held: Held, calling: Calling, request: ModelRequest) -> None:
+        asked_ms = started_ms = self._clock.now_ms()
+        text = TextBatch(partial(self._emit_text, partition, held, calling), self._options.delta_interval_ms)
+        reasoning = TextBatch(partial(self._emit_reasoning, partition, held, calling), self._options.delta_interval_ms)
+
+        def emit(delta: Delta) -> None:
+            (reasoning if delta.kind == "reasoning" else text).add(delta.text)
+
+        answer: ModelAnswer | ModelFailure
+        try:
+            async with self._slots.slot(held.key.tenant) as slot:
+                started_ms = self._clock.now_ms()
+                self._metrics.model_wait_seconds.observe((started_ms - asked_ms) / 1000)
+                with self._metrics.model_calls.track_inprogress():
+                    answer = await self._model.answer(request, emit)
+                if isinstance(answer, ModelAnswer):
+                    slot.used(answer.usage.input_tokens + answer.usage.output_tokens)
+        except Exception as error:  # a bug in an adapter is a failed try, not a stuck turn
+            log.exception("model_adapter_failed", thread=str(held.key), model=request.model)
+            answer = ModelFailure(f"the model adapter failed: {type(error).__name__}: {error}", retriable=True)
+        reasoning.flush()
+        text.flush()
+        self._metrics.model_seconds.observe((self._clock.now_ms() - started_ms) / 1000)
+        self._answered(partition, held, calling, answer)
+
+    def _answered(self, partition: Partition, held: Held, calling: Calling, answer: ModelAnswer | ModelFailure) -> None:
+        work = held.work
+        if work.calling != calling:
+            return
+        work.calling, work.task = None, None
+        self._loop.advance(partition, held, Append(self._step_end(held, calling, answer)))
+
+    def _step_end(self, held: Held, calling: Calling, answer: ModelAnswer | ModelFailure) -> StepFinished | StepFailed:
+        if isinstance(answer, ModelFailure):
+            self._metrics.model_failures.labels(str(answer.retriable).lower()).inc()
+            return self._step_failed(held, calling, answer)
+        try:
+            finished = step_finished(calling, answer)
+            size = len(canonical_json(finished.model_dump(mode="json", exclude_none=True)))
+            if size > self._options.answer_bytes_max:
+                raise LimitError(f"the answer has {size} bytes, {self._options.answer_bytes_max} are allowed")
+        except (ThreadlogError, ValueError) as error:
+            return self._step_failed(held, calling, ModelFailure(str(error), retriable=False))
+        self._metrics.tokens.labels("input").inc(answer.usage.input_tokens)
+        self._metrics.tokens.labels("output").inc(answer.usage.output_tokens)
+        return finished
+
+    def _step_failed(self, held: Held, calling: Calling, failure: ModelFailure) -> StepFailed:
+        turn = (held.work.ahead or held.state).turn
+        failures = turn.step.failures if turn is not None and turn.step is not None else 0
+        limits = self._options.limits if turn is None else narrowed(self._options.limits, turn.config)
+        delay_ms = retry_delay_ms(limits, failures, failure.retry_after_seconds)
+        return step_failed(calling, failure, self._clock.now_ms() + delay_ms)
+
+    def _emit_text(self, partition: Partition, held: Held, calling: Calling, text: str) -> None:
+        turn, step, attempt, _ = calling
+        delta = DeltaProgress(turn=turn, step=step, attempt=attempt, text=storable_text(text))
+        self.progress(partition, held, encode_progress(delta))
+
+    def _emit_reasoning(self, partition: Partition, held: Held, calling: Calling, text: str) -> None:
+        turn, step, attempt, _ = calling
+        delta = DeltaProgress(turn=turn, step=step, attempt=attempt, reasoning=storable_text(text))
+        self.progress(partition, held, encode_progress(delta))
+
+    def drop(self, work: Work) -> None:
+        if work.task is not None:
+            work.task.cancel()
+        work.calling, work.task = None, None
+
+    def hand_over(self, partition: Partition, held: Held) -> None:
+        """The next owner asks the model again at once, and the try does not count."""
+        calling = held.work.calling
+        self.drop(held.work)
+        if calling is None or held.quarantined is not None:
+            return
+        event = step_handed_over(calling, self._identity.owner)
+        now_ms = self._clock.now_ms()
+        encoded = encode(held.key, event, source=self._identity.source, actor=RUNTIME, time_ms=now_ms)
+        outgoing = Outgoing(held.key.to_bytes(), encoded.value, encoded.headers, encoded.record.time_ms)
+        self._log.appender.append(THREAD_EVENTS.name, partition.number, [outgoing])
+
+    def progress(self, partition: Partition, held: Held, encoded: tuple[bytes, tuple[tuple[str, bytes], ...]]) -> None:
+        value, headers = encoded
+        outgoing = Outgoing(held.key.to_bytes(), value, headers, self._clock.now_ms())
+        self._log.appender.append_lossy(THREAD_PROGRESS.name, partition.number, [outgoing])

@@ -1,0 +1,121 @@
+"""What a decision may know beside the state, and what it may come to: values only."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeAlias
+
+from pydantic import JsonValue
+
+from schemas.events import CallOutcome, Confirmed, Context, Event
+from schemas.ids import ThreadKey
+from schemas.tools import Catalog, ToolSpec
+from services.runtime.limits import Limits
+
+RUNTIME = "service:runtime"
+
+
+class Calling(NamedTuple):
+    """The model call that this process has under way for a thread."""
+
+    turn: int
+    step: int
+    attempt: int
+    started: str
+    """Data hash of the start that it answers."""
+
+
+class ChildEnd(NamedTuple):
+    """What came of what a child thread was asked for."""
+
+    outcome: CallOutcome
+    text: str
+    """Its answer, or why there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """What a decision may know beside the state. Everything here is a value, or a pure function of values."""
+
+    owner: str
+    """This process: instance and incarnation."""
+    agent_version: str
+    catalog: Catalog
+    limits: Limits
+    confirmed: Confirmed
+    """Seq and chain of the last record that was read back."""
+    context: Callable[[], Context | None]
+    """The context that the next step would be asked with; None while the transcript is not loaded."""
+    arguments_problem: Callable[[ToolSpec, dict[str, JsonValue], str | None], str | None]
+    """Why the arguments, or what the model wrote in their place, do not fit the tool's schema, in a paragraph for the
+    model; None where they do."""
+    is_ahead: bool = False
+    """Whether the state holds own events that were not read back yet. Nothing is done to other threads meanwhile: what
+    causes it may come to nothing.
+    """
+    calling: Calling | None = None
+    taken_over: str | None = None
+    """Data hash of the start that this process found open when it took the thread over, until it has said so."""
+    ended: ChildEnd | None = None
+    """This thread's own end as a child, until its parent's thread has it."""
+    children: Mapping[str, ChildEnd] = field(default_factory=dict)
+    """Ends of children of this thread, by their ids, as far as they were looked up."""
+    children_read_ms: int = 0
+    """When they were looked up last; 0 where this process never has."""
+
+
+class Append(NamedTuple):
+    event: Event
+    actor: str = RUNTIME
+
+
+class AppendTo(NamedTuple):
+    """An event of another thread. It is sent until it is acknowledged, once by each owner of this thread: whoever
+    decides it makes sure that it is harmless when it comes twice.
+    """
+
+    key: ThreadKey
+    event: Event
+    actor: str = RUNTIME
+
+
+class ReadChild(NamedTuple):
+    """Look up whether the child has come to an end with this input."""
+
+    key: ThreadKey
+    input: str
+
+
+class CallModel(NamedTuple):
+    calling: Calling
+
+
+class DropModelCall(NamedTuple):
+    """The answer is not wanted any more."""
+
+
+class LoadTranscript(NamedTuple):
+    """The context is needed and not in memory."""
+
+
+class LookAgain(NamedTuple):
+    at_ms: int
+
+
+Decision: TypeAlias = Append | AppendTo | ReadChild | CallModel | DropModelCall | LoadTranscript | LookAgain
+Decisions: TypeAlias = Sequence[Decision]
+
+NOTHING_TO_DO: Decisions = ()
+
+
+def joined(*parts: Iterable[Decision]) -> Decisions:
+    """One list of decisions that were made of different things, on the same state. Events of the first part that has
+    any come before all else: the others are decided again on what they come to. Of several times the first counts.
+    """
+    decisions = [list(part) for part in parts]
+    for part in decisions:
+        if any(isinstance(decision, Append) for decision in part):
+            return [decision for decision in part if not isinstance(decision, LookAgain)]
+    rest = [decision for part in decisions for decision in part]
+    looks = [decision.at_ms for decision in rest if isinstance(decision, LookAgain)]
+    kept = [decision for decision in rest if not isinstance(decision, LookAgain)]
+    return [*kept, LookAgain(min(looks))] if looks else kept

@@ -1,0 +1,13 @@
+-- Of a tenant's threads, each with the input that it was begun with: those in which that has come to an end. `dropped` says
+-- that no turn took it; else the turn that did has ended, and `answer` has the texts of its last answer, in order.
+select w.thread, i.dropped, t.outcome, t.reason, last.answer
+from unnest($2::text[], $3::text[]) as w (thread, input)
+join views.items as i on i.tenant = $1 and i.thread = w.thread and i.input = w.input
+left join views.turns as t on t.tenant = $1 and t.thread = w.thread and t.turn = i.turn
+left join views.steps as s on s.tenant = $1 and s.thread = w.thread and s.turn = t.turn and s.step = t.steps
+left join lateral (
+    select array_agg(m.content::text order by m.part) as answer
+    from views.items as m
+    where m.tenant = $1 and m.thread = w.thread and m.seq = s.finished_seq and m.kind = 'message'
+) as last on true
+where i.dropped is not null or t.status = 'ended'

@@ -1,0 +1,98 @@
+"""What the runtime keeps beside a thread's state, and what the parts of its loop need of each other."""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+from schemas.codec import Record
+from schemas.ids import EventId, ThreadKey
+from schemas.state import ThreadState
+from schemas.transcript import Change, Transcript
+from services.chassis.fold_loop import Held as HeldThread
+from services.chassis.fold_loop import Partition as AssignedPartition
+from services.chassis.timers import Timer
+from services.runtime.decisions import Append, Calling, ChildEnd
+from services.runtime.limits import Limits
+
+
+@dataclass(slots=True, eq=False)
+class Pending:
+    """An own event under way."""
+
+    record: Record
+    changes: tuple[Change, ...]
+
+
+@dataclass(slots=True, eq=False)
+class Work:
+    """What the runtime keeps beside a thread's state."""
+
+    transcript: Transcript | None = None
+    """None while it is cold; `buffered` then keeps what came since the thread was taken into memory."""
+    transcript_seq: int = 0
+    """Up to which the transcript was loaded: it may be ahead of the state, whose records then add nothing to it."""
+    rows_from_seq: int = 0
+    """What is loaded has to reach this seq: what came before it is not buffered any more."""
+    buffered: list[tuple[int, tuple[Change, ...]]] = field(default_factory=list)
+    pending: list[Pending] = field(default_factory=list)
+    ahead: ThreadState | None = None
+    """The confirmed state with the pending events folded onto it; None where there are none."""
+    calling: Calling | None = None
+    task: "asyncio.Task[None] | None" = None
+    loading: bool = False
+    is_met: bool = False
+    """Whether this process has acted for the thread since it took it into memory."""
+    taken_over: str | None = None
+    """Data hash of the start that was found open then, until `turn.recovered` says so."""
+    wake: Timer | None = None
+    sent: dict[tuple[ThreadKey, EventId], Literal["under way", "stored"]] = field(default_factory=dict)
+    """Events of other threads that were sent and are still wanted."""
+    ended: ChildEnd | None = None
+    """What this thread, a child, came to; until its parent's thread has it."""
+    children: Mapping[str, ChildEnd] = field(default_factory=dict)
+    """Ends of its own children, as far as they were looked up."""
+    children_read_ms: int = 0
+    reading_children: bool = False
+
+
+Held = HeldThread[Work]
+Partition = AssignedPartition[Work]
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeIdentity:
+    instance: str
+    incarnation: str
+    agent_version: str
+
+    @property
+    def owner(self) -> str:
+        return f"{self.instance}/{self.incarnation}"
+
+    @property
+    def source(self) -> str:
+        return f"runtime/{self.instance}"
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeOptions:
+    limits: Limits
+    answer_bytes_max: int
+    append_retry_ms: int
+    delta_interval_ms: int
+
+
+class Advancing(Protocol):
+    """The loop, as its parts see it."""
+
+    def advance(self, partition: Partition, held: Held, first: Append | None = None) -> None:
+        """Decide, after something has come that is no record. `first` is appended before that, where it still fits."""
+
+    def look_again(self, partition: Partition, held: Held, at_ms: int, *, is_final: bool = False) -> None:
+        """At that time; unless it is final, earlier where that was agreed before."""
+
+    def quarantine(self, partition: Partition, held: Held, error: Exception) -> None: ...
+
+    def is_over(self, partition: Partition) -> bool:
+        """Whether this process acts for the partition no more."""
