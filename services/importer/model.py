@@ -71,6 +71,8 @@ class Call:
     """The arguments as the model wrote them, where they are no JSON object."""
     result: JsonValue = None
     """Text or content blocks, as the model was shown them."""
+    blobs: tuple[Blob, ...] = ()
+    """Images and documents of the result; in `result` their places are blocks without the bytes."""
     whole: Blob | None = None
     """The whole output, where the session keeps more of it than the model was shown."""
     exit_code: int | None = None
