@@ -84,13 +84,13 @@ class KnownThreads:
     ) -> None:
         self._log = log
         self._rows = rows
-        self._partitions = partitions
+        self.partitions = partitions
         self._queue_max = queue_max
         self._wait_seconds = wait_seconds
         self._known: Bounded[ThreadKey, _Known] = Bounded(threads_max)
 
     def partition(self, key: ThreadKey) -> int:
-        return self._log.partition_for(key.to_bytes(), self._partitions)
+        return self._log.partition_for(key.to_bytes(), self.partitions)
 
     async def require(self, key: ThreadKey) -> None:
         """Raises ProblemError: the thread does not exist, or whether it does cannot be said now."""

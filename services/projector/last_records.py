@@ -39,11 +39,13 @@ async def replaced_records(
     found: dict[TopicPartition, Incoming] = {}
     reader = await log.reader(wanted)
     try:
-        async with asyncio.timeout(timeout_seconds):
+        async with asyncio.timeout(timeout_seconds) as limit:
             while len(found) < len(wanted):
                 for tp, records in await reader.poll(POLL_MS):
                     found.setdefault(tp, records[0])
     except TimeoutError:
+        if not limit.expired():
+            raise
         logger.warning("last_records_not_read", partitions=sorted(tp.partition for tp in wanted.keys() - found))
     finally:
         await reader.close()

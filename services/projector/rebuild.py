@@ -97,10 +97,15 @@ async def rebuild(
         generation = await _begun(alone, log, settings, cluster_id, restart=restart)
         work = Rebuild(log, dsn, settings, on_progress, alone, generation, old)
         try:
-            async with asyncio.timeout(settings.projector_rebuild_seconds_max):
+            async with asyncio.timeout(settings.projector_rebuild_seconds_max) as limit:
                 with collecting_seldom():
                     await work.run(compare=compare, force=force)
-        except TimeoutError:
+        except TimeoutError as error:
+            if not limit.expired():
+                raise RebuildError(
+                    f"the log or the database did not answer in time ({error!r}); the live views "
+                    "are as they were. Run it again to go on with what was built."
+                ) from error
             seconds = settings.projector_rebuild_seconds_max
             raise RebuildError(
                 f"not caught up within {seconds:.0f} s; the live views are as they were. Run it again to go on with "
@@ -282,14 +287,21 @@ class Rebuild:
         settings = self._settings
         deadline = asyncio.get_running_loop().time() + settings.projector_compare_wait_seconds
         while True:
+            away = None
             try:
                 found = await self._compare_once(live)
             except AWAY as error:
-                logger.warning("database_away", error=f"{type(error).__name__}: {error}")
+                away = f"{type(error).__name__}: {error}"
+                logger.warning("database_away", error=away)
                 found = None
             if found is not None:
                 return found
             if asyncio.get_running_loop().time() > deadline:
+                if away is not None:
+                    raise RebuildError(
+                        f"the generations cannot be compared, because the database does not answer ({away}). Run it "
+                        "again to go on with what was built."
+                    )
                 raise RebuildError(
                     f"generation {self._generation.number} is ahead of the live one, which does not come to where both "
                     "could be compared. Start a projector, or rebuild with --no-compare."

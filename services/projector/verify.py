@@ -65,9 +65,11 @@ async def verify(
 ) -> Report:
     """Raises VerifyError, BusyError, OtherLogError, OtherVersionError."""
     try:
-        async with asyncio.timeout(settings.projector_verify_seconds_max), Exclusive(dsn, settings) as alone:
+        async with asyncio.timeout(settings.projector_verify_seconds_max) as limit, Exclusive(dsn, settings) as alone:
             return await _verify(log, dsn, settings, on_progress, asked or Asked(), alone)
-    except TimeoutError:
+    except TimeoutError as error:
+        if not limit.expired():
+            raise VerifyError(f"the log or the database did not answer in time ({error!r}); run it again") from error
         seconds = settings.projector_verify_seconds_max
         raise VerifyError(f"not done within {seconds:.0f} s (THREADLOG_PROJECTOR_VERIFY_SECONDS_MAX)") from None
 
