@@ -1,6 +1,6 @@
 """Reading a thread out of its partition, where no row can be trusted or none is there: the log is enough, and slow."""
 
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncGenerator, Collection
 
 from schemas.codec import Record, Unreadable, decode
 from schemas.ids import ThreadKey
@@ -9,7 +9,7 @@ from services.chassis.log import Log, TopicPartition
 POLL_MS = 500
 
 
-async def scan(log: Log, tp: TopicPartition, keys: Collection[ThreadKey], until: int) -> AsyncIterator[Record]:
+async def scan(log: Log, tp: TopicPartition, keys: Collection[ThreadKey], until: int) -> AsyncGenerator[Record, None]:
     """The records of these threads from the partition's beginning up to the offset `until`, which is left out, or up to
     the partition's end where that comes first.
     """

@@ -32,8 +32,8 @@ class ColdTranscript(NamedTuple):
 
 class TranscriptStore(ContextRows, Protocol):
     async def load(self, key: ThreadKey) -> ColdTranscript | None:
-        """In one snapshot, without what a fork inherits. None where there is no row of the thread, its items are not kept up, or there is no
-        database.
+        """In one snapshot, without what a fork inherits. None where there is no row of the thread, its items are not
+        kept up, or there is no database.
         """
 
 
