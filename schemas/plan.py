@@ -2,7 +2,8 @@
 
 A version waits until it is approved or rejected; a newer version takes the place of one that waits. When a version
 comes in force, tasks that it keeps by id go on with their status, but those that failed or were cancelled begin anew;
-tasks that it leaves out are cancelled, at once or, where one is running, when it has stopped.
+tasks that it leaves out are cancelled, at once or, where one is running, when it has stopped. The plan of a session
+that was recorded elsewhere is shown as it was left: nobody works on it until another version comes in force.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,6 +24,10 @@ MOVES: Mapping[TaskStatus, frozenset[TaskStatus]] = {
 }
 
 
+PROPOSALS_REMEMBERED = 8
+"""Of calls: no more than one at a time waits for what becomes of its version."""
+
+
 @dataclass(frozen=True)
 class TaskState:
     task: Task
@@ -30,6 +35,10 @@ class TaskState:
     child: str | None = None
     result: JsonValue = None
     """As the last update of the task told it."""
+    begun_in: int | None = None
+    """The version in which it began to run: its child was told that one."""
+    moved_ms: int = 0
+    """When its status changed last, or a version left it out while it ran."""
     left_out: bool = False
     """Runs, though the version in force does not name it: it is being stopped, and nothing waits for it."""
 
@@ -49,6 +58,10 @@ class PlanState:
     """The call that proposed the last version, where one did."""
     rejection: str | None = None
     """Why the last version was rejected."""
+    proposals: Mapping[str, int] = field(default_factory=dict)
+    """The versions that calls proposed, by call, of the last few calls: one call has proposed no more than one."""
+    recorded: bool = False
+    """The version in force was brought in with a recorded session."""
 
 
 def graph_problem(tasks: Sequence[Task]) -> str | None:
@@ -77,13 +90,30 @@ def ready_tasks(plan: PlanState) -> tuple[Task, ...]:
 
 
 def is_busy(plan: PlanState) -> bool:
-    """Whether the runtime has something to do or to wait for in this plan."""
-    return any(state.status == "running" for state in plan.tasks.values()) or bool(ready_tasks(plan))
+    """Whether the runtime has something to do or to wait for in the version in force. A pending task is begun, waits
+    for another one, or has to be cancelled because that one came to nothing.
+    """
+    return not plan.recorded and any(MOVES[state.status] for state in plan.tasks.values())
+
+
+def proposer(plan: PlanState, version: int | None) -> str | None:
+    """The call that proposed the version, where one did."""
+    return next((call for call, proposed in plan.proposals.items() if proposed == version), None)
 
 
 def propose(plan: PlanState, version: int, tasks: tuple[Task, ...], call: str | None = None) -> PlanState:
+    proposals = plan.proposals
+    if call is not None:
+        proposals = dict([*proposals.items(), (call, version)][-PROPOSALS_REMEMBERED:])
     return replace(
-        plan, last_version=version, waiting=version, proposed=tasks, last_answer=None, call=call, rejection=None
+        plan,
+        last_version=version,
+        waiting=version,
+        proposed=tasks,
+        last_answer=None,
+        call=call,
+        rejection=None,
+        proposals=proposals,
     )
 
 
@@ -91,25 +121,40 @@ def reject(plan: PlanState, reason: str | None = None) -> PlanState:
     return replace(plan, waiting=None, proposed=(), last_answer="rejected", rejection=reason)
 
 
-def approve(plan: PlanState) -> PlanState:
+def approve(plan: PlanState, at_ms: int = 0) -> PlanState:
     """The waiting version comes in force."""
     kept: dict[str, TaskState] = {}
     for task in plan.proposed:
         before = plan.tasks.get(task.id)
-        goes_on = before is not None and before.status not in {"failed", "cancelled"}
+        over = {"failed", "cancelled", "pending", "running"} if plan.recorded else {"failed", "cancelled"}
+        goes_on = before is not None and before.status not in over
         kept[task.id] = (
             replace(before, task=task, left_out=False) if before is not None and goes_on else TaskState(task)
         )
     for task_id, state in plan.tasks.items():
         if task_id in kept or not MOVES[state.status]:
             continue
-        running = state.status == "running"
-        kept[task_id] = replace(state, status="running" if running else "cancelled", left_out=running)
-    return PlanState(plan.last_version, None, (), plan.waiting, kept, "approved", plan.call)
+        running = state.status == "running" and not plan.recorded
+        stopping = state if state.left_out else replace(state, moved_ms=at_ms)
+        kept[task_id] = replace(stopping, status="running" if running else "cancelled", left_out=running)
+    return PlanState(plan.last_version, None, (), plan.waiting, kept, "approved", plan.call, proposals=plan.proposals)
+
+
+def set_aside(plan: PlanState) -> PlanState:
+    """The import of a session has ended: what it had planned is not for anybody to go on with by itself."""
+    if plan.waiting is not None:
+        plan = reject(plan, "the recorded session had no answer")
+    return replace(plan, recorded=True) if plan.in_force is not None else plan
 
 
 def update_task(
-    plan: PlanState, task: str, status: TaskStatus, child: str | None, result: JsonValue = None
+    plan: PlanState,
+    task: str,
+    status: TaskStatus,
+    child: str | None,
+    result: JsonValue = None,
+    version: int | None = None,
+    at_ms: int = 0,
 ) -> PlanState | str:
     """The new plan, or why the task cannot move so."""
     state = plan.tasks.get(task)
@@ -117,8 +162,15 @@ def update_task(
         return f"no task {task!r} in the plan"
     if status not in MOVES[state.status]:
         return f"task {task!r} is {state.status}"
-    moved = replace(state, status=status, child=child or state.child, result=result)
+    begun_in = version if status == "running" else state.begun_in
+    moved = replace(state, status=status, child=child or state.child, result=result, begun_in=begun_in, moved_ms=at_ms)
     return replace(plan, tasks={**plan.tasks, task: moved})
+
+
+def is_of_child(plan: PlanState, task: str, child: str | None) -> bool:
+    """Whether this thread works on the task, whichever version began it."""
+    state = plan.tasks.get(task)
+    return child is not None and state is not None and state.child == child
 
 
 def _succeeded(plan: PlanState, task: str) -> bool:

@@ -178,7 +178,8 @@ MEANINGS: Mapping[str, Meaning] = {
         "The request is answered: the context stays as it is. A runtime asks by itself again in the next turn.",
     ),
     "plan.proposed": Meaning(
-        "The version is the last + 1, and the tasks are a graph without cycles.",
+        "The thread is not closing, the version is the last + 1, and the tasks are a graph without cycles; `call`, "
+        "where it is given, runs and has proposed no version before.",
         "The version waits for an answer; one that waited before waits no more.",
     ),
     "plan.approved": Meaning(
@@ -191,7 +192,7 @@ MEANINGS: Mapping[str, Meaning] = {
         "It waits no more.",
     ),
     "task.updated": Meaning(
-        "That version is in force, and the task may move so.",
+        "That version is in force, or `child` works on the task in the one that is; and the task may move so.",
         "The task has the status.",
     ),
     "artifact.recorded": Meaning(

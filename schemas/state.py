@@ -161,6 +161,8 @@ class Turn:
     output_tokens: int = 0
     requested: RequestedCall | None = None
     """What this turn runs instead of asking a model."""
+    children: int = 0
+    """Calls that began a child thread."""
     waiting_since_ms: int | None = None
     """Since when nothing can go on without a person."""
     waited_ms: int = 0
@@ -238,8 +240,14 @@ def is_active(state: ThreadState) -> bool:
         or state.status == "closing"
         or (state.status == "active" and (state.compaction_requested or any(not item.held for item in state.queue)))
         or any(call.effect == "reconcilable" for call in unknown_calls(state))
-        or (state.status != "closed" and is_busy(state.plan))
+        or (state.status != "closed" and (is_busy(state.plan) or _is_answered_by_runtime(state)))
     )
+
+
+def _is_answered_by_runtime(state: ThreadState) -> bool:
+    """Whether a plan waits that no person has to approve, or whose call may be over."""
+    approval = state.config.plan_approval if state.config is not None else "always"
+    return state.plan.waiting is not None and (approval == "never" or state.plan.call is not None)
 
 
 def waits_for_people(state: ThreadState) -> bool:

@@ -87,6 +87,7 @@ from schemas.state import (
     unsettled_calls,
     waits_for_people,
 )
+from schemas.tools import SPAWN_THREAD_TOOL, THREAD_POOL
 
 Effect = Literal["applied", "duplicate", "superseded", "rejected", "ignored"]
 
@@ -219,6 +220,7 @@ def _end_import(s: ThreadState, r: Record) -> None:
         s.calls = s.calls | {call.call: replace(call, status="unknown", effect="unsafe") for call in unfinished}
         _end_turn(s, turn, "interrupted", r.data_hash)
     s.queue = ()
+    s.plan = plans.set_aside(s.plan)
     s.live, s.import_source = False, None
     _set_base(s)
 
@@ -671,6 +673,8 @@ def _dispatched(s: ThreadState, r: Record, d: ToolCallDispatched) -> Verdict:
         lease_seconds=None,
         executor=None,
     )
+    if d.pool == THREAD_POOL and d.tool == SPAWN_THREAD_TOOL:
+        s.turn = replace(s.turn, children=s.turn.children + 1)
     if d.pool in POOLS_WITHOUT_EXECUTOR:
         dispatched = replace(dispatched, status="running", claim=r.id, claim_attempt=d.attempt, claimed_ms=r.time_ms)
     _put(s, dispatched)
@@ -851,9 +855,17 @@ def _plan_proposed(s: ThreadState, r: Record, d: PlanProposed) -> Verdict:
     if d.plan_version != s.plan.last_version + 1:
         known = d.plan_version <= s.plan.last_version
         return Verdict("superseded" if known else "rejected", f"version {s.plan.last_version + 1} is next")
+    if s.status == "closing":
+        return Verdict("rejected", "the thread is closing")
     problem = plans.graph_problem(d.tasks)
     if problem is not None:
         return Verdict("rejected", problem)
+    if d.call is not None and s.status != "importing":
+        call = s.calls.get(d.call)
+        if call is None or call.status != "running":
+            return Verdict("superseded", "the call does not run any more")
+        if d.call in s.plan.proposals:
+            return Verdict("superseded", f"the call has proposed version {s.plan.proposals[d.call]}")
     s.plan = plans.propose(s.plan, d.plan_version, d.tasks, d.call)
     return APPLIED
 
@@ -861,7 +873,7 @@ def _plan_proposed(s: ThreadState, r: Record, d: PlanProposed) -> Verdict:
 def _plan_approved(s: ThreadState, r: Record, d: PlanApproved) -> Verdict:
     if s.plan.waiting != d.plan_version:
         return Verdict("superseded", f"version {d.plan_version} does not wait for an answer")
-    s.plan = plans.approve(s.plan)
+    s.plan = plans.approve(s.plan, r.time_ms)
     return APPLIED
 
 
@@ -873,9 +885,9 @@ def _plan_rejected(s: ThreadState, r: Record, d: PlanRejected) -> Verdict:
 
 
 def _task_updated(s: ThreadState, r: Record, d: TaskUpdated) -> Verdict:
-    if s.plan.in_force != d.plan_version:
+    if s.plan.in_force != d.plan_version and not plans.is_of_child(s.plan, d.task, d.child):
         return Verdict("superseded", f"version {d.plan_version} is not in force")
-    updated = plans.update_task(s.plan, d.task, d.status, d.child, d.result)
+    updated = plans.update_task(s.plan, d.task, d.status, d.child, d.result, d.plan_version, r.time_ms)
     if isinstance(updated, str):
         return Verdict("superseded", updated)
     s.plan = updated

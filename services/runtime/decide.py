@@ -11,7 +11,7 @@ from schemas.events import StepStarted, ThreadClosed, TurnCancelRequested, TurnO
 from schemas.ids import ThreadKey
 from schemas.state import Call, Step, ThreadState, Turn, unsettled_calls
 from schemas.tools import tools_hash
-from services.runtime import children
+from services.runtime import children, plans
 from services.runtime.calls import advance_calls, end_running, end_turn, offered_tools
 from services.runtime.decisions import (
     NOTHING_TO_DO,
@@ -34,6 +34,7 @@ def decide(key: ThreadKey, state: ThreadState, now_ms: int, world: World) -> Dec
         return _drop(world)
     return joined(
         children.tell_parent(key, state, world),
+        plans.advance(key, state, now_ms, world.limits, world),
         _advance_turn(key, state, now_ms, world),
     )
 
@@ -68,7 +69,7 @@ def _drop(world: World) -> list[Decision]:
 
 def _without_turn(state: ThreadState, world: World) -> Decisions:
     if state.status == "closing":
-        return [Append(ThreadClosed())]
+        return [Append(ThreadClosed())] if plans.is_over(state) else NOTHING_TO_DO
     if state.status != "active" or state.config is None:
         return NOTHING_TO_DO
     free = [item for item in state.queue if not item.held]

@@ -11,7 +11,7 @@ from typing import Final, TypeAlias
 from schemas.ids import ThreadKey
 from schemas.state import Call, ThreadState, Turn
 from schemas.tools import THREAD_POOL, THREAD_SOURCE, CatalogSource, CatalogTool, ToolSpec
-from services.runtime import children
+from services.runtime import children, plans
 from services.runtime.decisions import Decisions, World
 from services.runtime.limits import Limits
 

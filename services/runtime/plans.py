@@ -83,9 +83,9 @@ UPDATE_PLAN: Final = ToolSpec(
 
 def advance(key: ThreadKey, state: ThreadState, now_ms: int, limits: Limits, world: World) -> Decisions:
     """What to do about the plan, in a turn or between turns. `limits` are the service's."""
-    plan = state.plan
-    if plan.waiting is None and not is_busy(plan):
+    if is_over(state):
         return NOTHING_TO_DO
+    plan = state.plan
     config = state.config if state.turn is None else state.turn.config
     if config is None:
         return NOTHING_TO_DO
@@ -98,6 +98,11 @@ def advance(key: ThreadKey, state: ThreadState, now_ms: int, limits: Limits, wor
         return NOTHING_TO_DO
     why = why_over(state, plan.in_force, now_ms)
     return _moves(key, plan, why, limits, world) or _care(key, state, config, why, now_ms, limits, world)
+
+
+def is_over(state: ThreadState) -> bool:
+    """Whether a thread that closes has nothing left to do about its plan."""
+    return state.plan.waiting is None and not is_busy(state.plan)
 
 
 # Answers

@@ -1,7 +1,20 @@
 import pytest
 
 from schemas.events import Task
-from schemas.plan import PlanState, approve, graph_problem, is_busy, propose, ready_tasks, reject, update_task
+from schemas.plan import (
+    PROPOSALS_REMEMBERED,
+    PlanState,
+    approve,
+    graph_problem,
+    is_busy,
+    is_of_child,
+    propose,
+    proposer,
+    ready_tasks,
+    reject,
+    set_aside,
+    update_task,
+)
 
 
 def tasks(**depends_on: str) -> tuple[Task, ...]:
@@ -115,3 +128,57 @@ def test_what_came_of_a_task_stays_with_it():
     plan = update_task(moved(in_force(a=""), "a", "running"), "a", "succeeded", None, {"text": "done"})
     assert isinstance(plan, PlanState)
     assert plan.tasks["a"].result == {"text": "done"}
+
+
+def test_a_pending_task_keeps_a_plan_busy_until_it_has_ended():
+    plan = moved(in_force(a="", b="a"), "a", "running", "failed")
+    assert ready_tasks(plan) == ()
+    assert is_busy(plan)
+    assert not is_busy(moved(plan, "b", "cancelled"))
+
+
+def test_a_version_knows_the_call_that_proposed_it():
+    plan = approve(propose(PlanState(), 1, tasks(a=""), "1.1.0"))
+    plan = propose(plan, 2, tasks(a=""))
+    assert (proposer(plan, 1), proposer(plan, 2), plan.call) == ("1.1.0", None, None)
+    for version in range(3, 3 + PROPOSALS_REMEMBERED):
+        plan = propose(plan, version, tasks(a=""), f"{version}.1.0")
+    assert len(plan.proposals) == PROPOSALS_REMEMBERED
+    assert proposer(plan, 1) is None
+    assert proposer(plan, version) == f"{version}.1.0"
+
+
+def test_what_a_recorded_session_planned_is_shown_and_not_worked_on():
+    plan = moved(moved(in_force(a="", b="a", c=""), "a", "running", "succeeded"), "b", "running")
+    recorded = set_aside(plan)
+    assert statuses(recorded) == statuses(plan)
+    assert not is_busy(recorded)
+    again = approve(propose(recorded, 2, tasks(a="", b="a")))
+    assert is_busy(again)
+    assert statuses(again) == {"a": "succeeded", "b": "pending", "c": "cancelled"}
+    assert not again.tasks["c"].left_out
+
+
+def test_a_recorded_session_leaves_no_version_that_waits():
+    recorded = set_aside(propose(PlanState(), 1, tasks(a="")))
+    assert (recorded.waiting, recorded.last_answer, recorded.recorded) == (None, "rejected", False)
+    assert set_aside(PlanState()) == PlanState()
+
+
+def test_a_task_is_that_of_its_child():
+    plan = update_task(in_force(a="", b=""), "a", "running", "t-2")
+    assert isinstance(plan, PlanState)
+    assert is_of_child(plan, "a", "t-2")
+    assert not is_of_child(plan, "a", "t-3")
+    assert not is_of_child(plan, "b", None)
+    assert not is_of_child(plan, "c", "t-2")
+
+
+def test_a_task_knows_when_it_moved_and_which_version_began_it():
+    plan = update_task(in_force(a="", b="a"), "a", "running", "t-2", version=1, at_ms=7)
+    assert isinstance(plan, PlanState)
+    kept = approve(propose(plan, 2, tasks(a="")), 9)
+    assert (kept.tasks["a"].begun_in, kept.tasks["a"].moved_ms) == (1, 7)
+    left = approve(propose(plan, 2, tasks(c="")), 9)
+    left = approve(propose(left, 3, tasks(d="")), 11)
+    assert (left.tasks["a"].begun_in, left.tasks["a"].moved_ms, left.tasks["a"].left_out) == (1, 9, True)

@@ -968,8 +968,49 @@ class TestPlan:
         log.apply(running)
         assert effect_of(log, running) == ("superseded", "task 'a' is running")
         log.apply(ThreadCloseRequested(), USER)
+        closing = ("rejected", "the thread is closing")
+        assert effect_of(log, PlanProposed(plan_version=2, tasks=self.TASKS)) == closing
         log.apply(ThreadClosed())
         assert not is_active(log.state)
+
+    def test_a_call_proposes_while_it_runs_and_once(self):
+        log = History().with_dispatched_call("idempotent", pool="thread")
+        log.apply(PlanProposed(plan_version=1, tasks=self.TASKS, call="1.1.0"))
+        twice = ("superseded", "the call has proposed version 1")
+        assert effect_of(log, PlanProposed(plan_version=2, tasks=self.TASKS, call="1.1.0")) == twice
+        log.apply(PlanRejected(plan_version=1, by=USER, reason="r"), USER)
+        log.apply(finished(log.only_call))
+        over = ("superseded", "the call does not run any more")
+        assert effect_of(log, PlanProposed(plan_version=2, tasks=self.TASKS, call="1.1.0")) == over
+        assert effect_of(log, PlanProposed(plan_version=2, tasks=self.TASKS, call="1.1.1")) == over
+
+    def test_a_task_ends_with_its_child_in_whichever_version_keeps_it(self):
+        log = History().idle()
+        for version in (1, 2):
+            log.apply(PlanProposed(plan_version=version, tasks=self.TASKS))
+            log.apply(PlanApproved(plan_version=version, by=USER), USER)
+            if version == 1:
+                log.apply(TaskUpdated(plan_version=1, task="a", status="running", child="t-2"))
+        stale = TaskUpdated(plan_version=1, task="a", status="failed", child="t-3")
+        assert effect_of(log, stale) == ("superseded", "version 1 is not in force")
+        log.apply(TaskUpdated(plan_version=1, task="a", status="succeeded", child="t-2"))
+
+    def test_nobody_goes_on_with_what_a_recorded_session_planned(self):
+        log = History()
+        log.apply(created(importing=True), IMPORTER)
+        log.apply(PlanProposed(plan_version=1, tasks=self.TASKS, call="1.1.0"), IMPORTER)
+        log.apply(PlanApproved(plan_version=1, by="unrecorded"), IMPORTER)
+        log.apply(TaskUpdated(plan_version=1, task="a", status="running"), IMPORTER)
+        log.apply(ThreadImportEnded(source="s"), IMPORTER)
+        assert not is_active(log.state)
+        assert log.state.plan.in_force == 1
+
+    @pytest.mark.parametrize(("approval", "call", "active"), [("never", None, True), ("always", None, False)])
+    def test_a_plan_that_waits_is_the_runtimes_where_no_person_is_asked(self, approval, call, active):
+        log = History().idle()
+        log.apply(ThreadConfigured(patch={"plan_approval": approval}), USER)
+        log.apply(PlanProposed(plan_version=1, tasks=self.TASKS, call=call))
+        assert is_active(log.state) == active
 
     def test_references_are_on_record(self):
         log = History().idle()
