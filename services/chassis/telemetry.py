@@ -1,11 +1,14 @@
 """Structured logs: one line per event on stderr, with a constant event name and key-values.
 
-What libraries log through the standard library, from warnings on, comes out the same way as `library_log`.
+What libraries log through the standard library, from warnings on, comes out the same way as `library_log`; what one
+says again and again, such as that a broker is away, once in a while and with how often it was left out.
 """
 
 import logging
 import sys
+from collections import OrderedDict
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Literal
 
 import orjson
@@ -13,6 +16,9 @@ import structlog
 from structlog.tracebacks import ExceptionDictTransformer
 
 LIBRARY_LEVEL = logging.WARNING
+LIBRARY_REPEAT_SECONDS = 10.0
+LIBRARY_TEXTS_MAX = 200
+"""That are remembered, so that they are not told again at once."""
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
 
@@ -56,15 +62,44 @@ def _console() -> structlog.dev.ConsoleRenderer:
     return structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback)
 
 
+@dataclass(slots=True)
+class _Told:
+    at: float
+    left_out: int = 0
+
+
 class _ToStructlog(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__()
+        self._told: OrderedDict[tuple[str, str], _Told] = OrderedDict()
+
     def emit(self, record: logging.LogRecord) -> None:
+        left_out = self._left_out(record)
+        if left_out is None:
+            return
         structlog.get_logger().log(
             record.levelno,
             "library_log",
             library=record.name,
             message=record.getMessage(),
             exc_info=record.exc_info or None,
+            **({"left_out": left_out} if left_out else {}),
         )
+
+    def _left_out(self, record: logging.LogRecord) -> int | None:
+        """How often the same was said since it was told; None where that was a moment ago. Exceptions always are."""
+        if record.exc_info:
+            return 0
+        said = (record.name, str(record.msg))
+        told = self._told.get(said)
+        if told is not None and 0 <= record.created - told.at < LIBRARY_REPEAT_SECONDS:
+            told.left_out += 1
+            return None
+        self._told[said] = _Told(record.created)
+        self._told.move_to_end(said)
+        if len(self._told) > LIBRARY_TEXTS_MAX:
+            self._told.popitem(last=False)
+        return 0 if told is None else told.left_out
 
 
 def _to_json(event: object, default: Callable[[object], object]) -> bytes:

@@ -32,13 +32,13 @@ def failures(folder: Path) -> list[Failure]:
 
 
 def failures_of(service: str, lines: Iterable[bytes]) -> Iterator[Failure]:
-    """Only what has an exception, or ended the service. Lines that are none of ours are a crash's own words."""
+    """Only what has an exception. Lines that are none of ours are a crash's own words."""
     for line in lines:
         try:
             entry = orjson.loads(line)
         except orjson.JSONDecodeError:
             continue
-        if isinstance(entry, dict) and entry.get("event") in FAILURES and entry.get("level") == "error":
+        if isinstance(entry, dict) and entry.get("event") in FAILURES and entry.get("exception"):
             yield Failure(service, str(entry["event"]), _text(entry)[:TEXT_CHARACTERS_MAX])
 
 

@@ -51,3 +51,34 @@ def test_console_lines() -> None:
 
 def test_values_of_variables_are_not_told() -> None:
     assert "hunter2" not in run("json") + run("console")
+
+
+def test_what_a_library_says_again_and_again_is_told_once_in_a_while() -> None:
+    program = """
+import logging
+from services.chassis import telemetry
+telemetry.configure_logging("json", "runtime", "runtime-0")
+library = logging.getLogger("library")
+for number in range(50):
+    library.warning("away: %s", number)
+library.error("another")
+try:
+    raise ValueError("broken")
+except ValueError:
+    library.exception("failed")
+    library.exception("failed")
+telemetry.LIBRARY_REPEAT_SECONDS = 0
+library.warning("away: %s", 50)
+for number in range(2 * telemetry.LIBRARY_TEXTS_MAX):
+    library.warning(f"{number}")
+    assert len(logging.getLogger().handlers[0]._told) <= telemetry.LIBRARY_TEXTS_MAX
+"""
+    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stderr
+    lines = [orjson.loads(line) for line in told.splitlines()][:5]
+    assert [(line["message"], line.get("left_out")) for line in lines] == [
+        ("away: 0", None),
+        ("another", None),
+        ("failed", None),
+        ("failed", None),
+        ("away: 50", 49),
+    ]
