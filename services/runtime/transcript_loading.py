@@ -9,6 +9,7 @@ from schemas.thread import Verdict
 from schemas.topics import THREAD_EVENTS
 from schemas.transcript import Transcript, transcript_changes
 from services.chassis.clock import Clock
+from services.chassis.contexts import read_inherited, reading
 from services.chassis.lifecycle import Spawn
 from services.chassis.log import Log, TopicPartition
 from services.runtime.children import answer_text
@@ -66,27 +67,27 @@ class Transcripts:
 
     def window(self, held: Held) -> Window | None:
         work = held.work
-        if work.transcript is None or work.transcript_seq > held.state.seq:
+        transcript = work.transcript
+        if transcript is None or transcript.lacks_inherited or work.transcript_seq > held.state.seq:
             return None
         ahead = [change for pending in work.pending for change in pending.changes]
-        return window(work.transcript, ahead, held.state.seq)
+        return window(transcript, ahead, held.state.seq)
 
     def load(self, partition: Partition, held: Held) -> None:
         """One that is ahead of the state is not read again: the records that it has in it are on their way."""
-        if not held.work.loading and held.work.transcript is None:
-            held.work.loading = True
+        work = held.work
+        if not work.loading and (work.transcript is None or work.transcript.lacks_inherited):
+            work.loading = True
             self._spawn(self._load(partition, held), f"transcript {held.key}")
 
     async def _load(self, partition: Partition, held: Held) -> None:
+        """First its own items, then, where it turns out to need them, those that it inherits."""
         work = held.work
         try:
-            cold, source = await self.store.load(held.key), "items"
-            if cold is not None:
-                cold.apply(work.buffered)
-            if cold is None or cold.seq < max(held.loaded_seq, work.rows_from_seq) or cold.transcript.lacks_items:
-                tp = TopicPartition(THREAD_EVENTS.name, partition.number)
-                cold, source = await scan_transcript(self._log, tp, held.key, held.state.offset + 1), "scan"
-                cold.apply(work.buffered)
+            if work.transcript is None:
+                await self._load_own(partition, held)
+            else:
+                await self._load_inherited(held, work.transcript)
         except ThreadlogError as error:
             log.warning("transcript_not_loaded", thread=str(held.key), error=str(error))
             work.loading = False
@@ -98,6 +99,24 @@ class Transcripts:
             if not partition.lost:
                 self._loop.quarantine(partition, held, error)
             return
-        self._metrics.transcripts_loaded.labels(source).inc()
-        work.transcript, work.transcript_seq, work.buffered, work.loading = cold.transcript, cold.seq, [], False
+        work.loading = False
         self._loop.advance(partition, held)
+
+    async def _load_inherited(self, held: Held, transcript: Transcript) -> None:
+        """What a parent showed at a seq stays as it was, so this may take its time. Raises BrokenLineageError."""
+        assert transcript.forked is not None
+        read = reading(self.store, self._log)
+        transcript.inherited = await read_inherited(held.key.tenant, transcript.forked, read)
+        self._metrics.transcripts_loaded.labels("parents").inc()
+
+    async def _load_own(self, partition: Partition, held: Held) -> None:
+        work = held.work
+        cold, source = await self.store.load(held.key), "items"
+        if cold is not None:
+            cold.apply(work.buffered)
+        if cold is None or cold.seq < max(held.loaded_seq, work.rows_from_seq) or cold.transcript.lacks_items:
+            tp = TopicPartition(THREAD_EVENTS.name, partition.number)
+            cold, source = await scan_transcript(self._log, tp, held.key, held.state.offset + 1), "scan"
+            cold.apply(work.buffered)
+        self._metrics.transcripts_loaded.labels(source).inc()
+        work.transcript, work.transcript_seq, work.buffered = cold.transcript, cold.seq, []

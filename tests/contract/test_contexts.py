@@ -23,7 +23,7 @@ from tests.support.contexts import (
 )
 from tests.support.histories import History
 from tests.support.projector_world import key_of
-from tests.support.simulated_log import SimulatedBroker, SimulatedLog
+from tests.support.simulated_log import SimulatedBroker
 from tests.support.view_harness import HOME, TOPIC, Views, advance
 from tests.support.walks import as_read
 
@@ -127,11 +127,10 @@ async def test_no_more_is_read_of_a_context_than_is_asked_for(views: Views) -> N
 @pytest.mark.parametrize("seed", range(2))
 async def test_where_the_rows_are_gone_the_log_tells_the_same(views: Views, seed: int) -> None:
     histories, records = forked_families(seed)
-    broker = SimulatedBroker({TOPIC: HOME + 1}, SystemClock())
-    log: SimulatedLog = broker.connect("r1")
+    broker = SimulatedBroker({TOPIC: 1}, SystemClock())
+    log = broker.connect("r1")
     outgoing = [Outgoing(r.key or b"", r.value, r.headers, r.timestamp_ms) for r in records]
-    log.partition_for = lambda _, __: HOME  # type: ignore[method-assign]  # all of them in one
-    await log.appender.append(TOPIC, HOME, outgoing)
+    await log.appender.append(TOPIC, 0, outgoing)
     read = reading(views.transcripts, log)
     for history in histories:
         for seq in settled_seqs(history)[::3]:
