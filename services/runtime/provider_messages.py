@@ -4,7 +4,9 @@ What providers demand of a conversation, whatever ours went through: each call h
 right after it and before anything else there; ids of calls are unique.
 """
 
+import re
 from collections.abc import Mapping, Sequence
+from hashlib import sha256
 from typing import Literal, TypeAlias, cast
 
 from pydantic import JsonValue
@@ -25,6 +27,8 @@ from services.runtime.model import (
 
 SUMMARY_PREFIX = "Summary of the conversation up to here:\n"
 NO_RESULT = "No result of this call was recorded."
+PLAN_PREFIX = "The plan in force:\n"
+UNKNOWN_PREFIX = "Calls of which it is not known whether they ran: "
 CALLS_KEY = "calls"
 """In an item's `provider`: what the provider wants back with the calls of the same answer, by their provider id."""
 
@@ -37,6 +41,8 @@ _OUTCOMES: dict[str, Literal["success", "failed", "denied", "interrupted"]] = {
     "not_started": "interrupted",
 }
 
+_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
+"""As every provider takes it."""
 _Part: TypeAlias = ai.TextPart | ai.ThinkingPart | ai.ToolCallPart
 _Kept: TypeAlias = Mapping[str, JsonValue]
 """An item's `provider`: name, id, signature, details, system, calls; each only where there is one."""
@@ -59,11 +65,24 @@ def to_messages(items: Sequence[TranscriptItem], instructions: str | None) -> li
             case "tool_result":
                 conversation.end_answer()
             case "summary":
-                conversation.tell(f"{SUMMARY_PREFIX}{item.get('text')}")
+                conversation.tell(text_of_summary(item))
             case _:
                 told = f"Call {item.get('call')} of {item.get('tool')} is settled now: {item.get('outcome')}."
                 conversation.tell(f"{told}\n{text_of_content(item.get('content'))}")
     return conversation.end()
+
+
+def text_of_summary(item: TranscriptItem) -> str:
+    """With what goes on beside it."""
+    state = _object(item.get("state"))
+    tasks, unknown = _object(state.get("plan")).get("tasks"), state.get("unknown_calls")
+    parts = [f"{SUMMARY_PREFIX}{item.get('text')}"]
+    if isinstance(tasks, list) and tasks:
+        told = [f"- {task.get('id')}: {task.get('title')} ({task.get('status')})" for task in map(_object, tasks)]
+        parts.append(PLAN_PREFIX + "\n".join(told))
+    if isinstance(unknown, list) and unknown:
+        parts.append(UNKNOWN_PREFIX + ", ".join([f"{_object(each).get('tool')}" for each in unknown]))
+    return "\n\n".join(parts)
 
 
 def to_parameters(tools: Sequence[ToolSpec]) -> ModelRequestParameters:
@@ -161,8 +180,7 @@ class _Conversation:
         name = str(item["call"])
         given = _text(item, "provider_id")
         kept = self._kept_of_calls.get(given or "", {})
-        identity = given if given is not None and given not in self._ids else f"call_{name.replace('.', '_')}"
-        self._ids.add(identity)
+        identity = self._identity(name, given)
         malformed = _text(item, "malformed")
         part = ai.ToolCallPart(
             str(item["tool"]),
@@ -176,6 +194,15 @@ class _Conversation:
         self._calling.append((part, name))
         if kept.get("name"):
             self._kept_of_answer = kept
+
+    def _identity(self, name: str, given: str | None) -> str:
+        """The provider's own id where no call has it: a fork's model may number its calls as its parent's did."""
+        plain, digest = f"call_{name.replace('.', '_')}", sha256(name.encode()).hexdigest()
+        made = plain if _ID.fullmatch(plain) else f"call_{digest[:32]}"
+        free = [each for each in (given, made) if each is not None and each not in self._ids]
+        identity = free[0] if free else f"call_{digest[:32]}_{len(self._ids)}"
+        self._ids.add(identity)
+        return identity
 
     def end_answer(self) -> None:
         if not self._saying:
