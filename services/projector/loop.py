@@ -17,8 +17,9 @@ from typing import Any, Final
 import structlog
 
 from schemas.ids import ThreadKey
-from schemas.topics import THREAD_EVENTS
+from schemas.topics import THREAD_EFFECTS, THREAD_EVENTS
 from services.chassis.clock import Clock
+from services.chassis.errors import SetupError
 from services.chassis.groups import PROJECTOR_GROUP
 from services.chassis.log import Incoming, Log, Reader, TopicPartition
 from services.projector.apply import Applier, tell_nobody
@@ -104,9 +105,11 @@ class Projector:
 
         Without a `relay_store` nobody is told of effects.
 
-        Raises OtherLogError, OtherVersionError, NotMigratedError: what a person has to decide.
+        Raises OtherLogError, OtherVersionError, NotMigratedError, SetupError: what a person has to decide.
         """
         cluster_id, partitions = await log.cluster_id(), await log.partition_count(TOPIC)
+        if relay_store is not None:
+            await _require_effects_topic(log, partitions)
         projector = cls(log, stores, settings, clock, metrics, incarnation, cluster_id, partitions, relay_store)
         projector._use(await projector._live_generation())
         return projector
@@ -413,3 +416,14 @@ class Projector:
 def _seek(reader: Reader, starts: Mapping[int, int]) -> None:
     for partition, offset in starts.items():
         reader.seek(TopicPartition(TOPIC, partition), offset)
+
+
+async def _require_effects_topic(log: Log, partitions: int) -> None:
+    """Raises SetupError: nothing but a person gives a topic more partitions."""
+    found = await log.partition_count(THREAD_EFFECTS.name)
+    if found < partitions:
+        raise SetupError(
+            f"{THREAD_EFFECTS.name} has {found} partitions, {TOPIC} has {partitions}, and the effects of one go to the "
+            f"other with its number. Give {THREAD_EFFECTS.name} {partitions}, or tell nobody of effects "
+            "(THREADLOG_PROJECTOR_EFFECTS=false)."
+        )

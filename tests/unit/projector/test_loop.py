@@ -10,7 +10,8 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from schemas.ids import ThreadKey
-from schemas.topics import THREAD_EVENTS, THREAD_EVENTS_DLQ
+from schemas.topics import THREAD_EFFECTS, THREAD_EVENTS, THREAD_EVENTS_DLQ
+from services.chassis.errors import SetupError
 from services.chassis.log import Incoming, Outgoing
 from services.chassis.settings import MIB
 from services.projector.apply import Applier
@@ -19,6 +20,7 @@ from services.projector.loop import Projector
 from services.projector.metrics import ProjectorMetrics
 from services.projector.settings import ProjectorSettings
 from tests.support.histories import History, plain_turn
+from tests.support.memory_relay import MemoryRelayStore
 from tests.support.memory_tables import EVENT_TYPE
 from tests.support.memory_views import MemoryViews
 from tests.support.projector_world import key_of, random_records
@@ -279,3 +281,24 @@ async def _play(rng: random.Random, seed: int) -> None:
 
 def _refusing(refuses: bool) -> Any:
     return (lambda event: event[EVENT_TYPE] == "turn.recovered") if refuses else None
+
+
+@in_virtual_time
+@pytest.mark.parametrize("partitions", [PARTITIONS - 1, PARTITIONS])
+async def test_effects_need_as_many_partitions_as_events(partitions: int) -> None:
+    world = World()
+    world.broker.add_topic(THREAD_EFFECTS.name, partitions)
+    starting = Projector.start(
+        world.broker.connect("projector"),
+        world.views,
+        ProjectorSettings(),
+        world.clock,
+        ProjectorMetrics.register(CollectorRegistry()),
+        "1",
+        MemoryRelayStore(world.views),
+    )
+    if partitions == PARTITIONS:
+        await starting
+    else:
+        with pytest.raises(SetupError, match=r"thread-effects has 2 partitions.* Give thread-effects 3"):
+            await starting
