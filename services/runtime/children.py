@@ -202,7 +202,7 @@ def why_refused(state: ThreadState, turn: Turn, call: Call, limits: Limits, worl
         for each in state.calls.values()
         if not each.settled
     )
-    if before >= limits.children_per_turn:
+    if turn.children + before >= limits.children_per_turn:
         return "policy:limits", (
             f"A turn may begin {limits.children_per_turn} child threads. Do the rest yourself, or with fewer."
         )
@@ -330,14 +330,15 @@ _ENDINGS: Final[Mapping[CallOutcome, str]] = {
 
 
 def result(child: str, end: ChildEnd) -> dict[str, JsonValue]:
-    return {"thread": child, "answer": cut(end.text, RESULT_BYTES_MAX, child)}
+    """As other tools' results: the model reads the text."""
+    return {"thread": child, "content": [{"type": "text", "text": cut(end.text, RESULT_BYTES_MAX, child)}]}
 
 
 def task_ended(plan_version: int, task: str, child: str, end: ChildEnd) -> TaskUpdated:
     return TaskUpdated(
         plan_version=plan_version,
         task=task,
-        status="succeeded" if end.outcome == "succeeded" else "failed",
+        status=end.outcome if end.outcome in {"succeeded", "cancelled"} else "failed",
         child=child,
         result=cut(end.text, TASK_RESULT_BYTES_MAX, child),
     )

@@ -174,7 +174,7 @@ class Runtime:
         work = held.work
         if work.pending or work.calling is not None or work.loading or work.reading_children:
             return False
-        return work.ended is None and "under way" not in work.sent.values()
+        return work.wake is None and "under way" not in work.sent.values()
 
     def is_over(self, partition: Partition) -> bool:
         return partition.lost or self._stopping

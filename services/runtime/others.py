@@ -85,15 +85,18 @@ class Others:
     def _appended(
         self, partition: Partition, held: Held, sent: Sequence[Sent], offsets: "asyncio.Future[tuple[int, ...]]"
     ) -> None:
-        work = held.work
+        work, key = held.work, sent[0][0]
         error = offsets.exception()
         if error is None:
-            work.sent.update(dict.fromkeys(sent, "stored"))
+            work.sent |= {name: "stored" for name in sent if name in work.sent}
+            lineage = held.state.lineage
+            if lineage is not None and lineage.parent == key.thread:
+                work.ended = None
             return
-        for name in sent:
-            work.sent.pop(name, None)
+        # All that was wanted of that thread: what was sent after these may have been stored before them.
+        work.sent = {name: how for name, how in work.sent.items() if name[0] != key}
         self._metrics.append_failures.inc()
-        log.warning("append_to_another_failed", thread=str(held.key), to=str(sent[0][0]), error=str(error))
+        log.warning("append_to_another_failed", thread=str(held.key), to=str(key), error=str(error))
         if self._loop.is_over(partition):
             return
         if isinstance(error, LogError) and not error.retriable:
