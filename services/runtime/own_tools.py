@@ -37,7 +37,11 @@ class OwnTool:
 
 
 OWN_TOOLS: Final[Mapping[str, OwnTool]] = {
-    tool.spec.name: tool for tool in (OwnTool(children.SPAWN_THREAD, children.advance, children.why_refused),)
+    tool.spec.name: tool
+    for tool in (
+        OwnTool(children.SPAWN_THREAD, children.advance, children.why_refused),
+        OwnTool(plans.UPDATE_PLAN, plans.advance_call, plans.why_refused),
+    )
 }
 """Each name is the tool's for ever: calls of it may be running while runtimes are replaced."""
 

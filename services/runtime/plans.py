@@ -292,6 +292,16 @@ def task_text(plan: PlanState, task: Task) -> str:
 # The call that proposes a version
 
 
+def why_refused(state: ThreadState, _turn: Turn, call: Call, limits: Limits, _world: World) -> tuple[str, str] | None:
+    """Of arguments that fit the tool's schema."""
+    tasks = _tasks(call.args)
+    problem = tasks if isinstance(tasks, str) else graph.graph_problem(tasks)
+    if isinstance(tasks, str) or problem is not None:
+        return "policy:arguments", f"This is no plan: {problem}."
+    beyond = why_beyond(state, tasks, limits)
+    return None if beyond is None else ("policy:limits", f"{beyond[0].upper()}{beyond[1:]}. Work on it yourself.")
+
+
 def advance_call(
     _key: ThreadKey, state: ThreadState, turn: Turn, call: Call, now_ms: int, _limits: Limits, _world: World
 ) -> Decisions:

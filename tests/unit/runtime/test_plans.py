@@ -1,0 +1,515 @@
+"""What becomes of a plan: who answers it, when its tasks run, what its call is told."""
+
+from collections.abc import Iterable
+
+import pytest
+
+from schemas.config import Config
+from schemas.config import Limits as OwnLimits
+from schemas.events import (
+    InputSubmitted,
+    InputWithdrawn,
+    Lineage,
+    PlanApproved,
+    PlanProposed,
+    PlanRejected,
+    Task,
+    TaskUpdated,
+    TextItem,
+    ThreadClosed,
+    ThreadCloseRequested,
+    ThreadConfigured,
+    ThreadCreated,
+    ToolCallDenied,
+    ToolCallFinished,
+    TurnCancelRequested,
+    TurnEnded,
+)
+from schemas.ids import ThreadKey, derive_child
+from schemas.state import is_active
+from schemas.tools import Catalog
+from services.runtime.children import TITLE_CHARACTERS_MAX
+from services.runtime.decisions import Append, AppendTo, ChildEnd, LookAgain, ReadChild
+from services.runtime.own_tools import ENTRY
+from services.runtime.plans import UPDATE_PLAN, task_text
+from tests.support.deciding import BUILTIN, LIMITS, decided, idle, with_calls
+from tests.support.histories import (
+    KEY,
+    NO_HASH,
+    RUNTIME,
+    USER,
+    History,
+    approval_requested,
+    approved,
+    cancel_requested,
+    created,
+    dispatched,
+    proposed,
+    submitted,
+    turn_ended,
+    turn_started,
+)
+
+CALL = "1.1.0"
+OWN = {"catalog": Catalog({"builtin": BUILTIN, "runtime": ENTRY})}
+PLAN = {"a": "", "b": "a", "c": ""}
+
+
+def tasks_of(graph: dict[str, str]) -> list[dict[str, object]]:
+    """`{"b": "a"}`: task b depends on a."""
+    return [{"id": name, "title": name.upper(), "depends_on": needed.split()} for name, needed in graph.items()]
+
+
+def tasks(graph: dict[str, str]) -> tuple[Task, ...]:
+    return tuple(Task.model_validate(task, strict=False) for task in tasks_of(graph))
+
+
+def child_id(version: int, task: str) -> str:
+    return derive_child(KEY, f"task {version} {task}")
+
+
+def settled(history: History, **fields: object) -> list[object]:
+    """What is decided once nothing is appended any more; what was, has to fit."""
+    for _ in range(40):
+        decisions = decided(history, **{**OWN, **fields})
+        appends = [decision for decision in decisions if isinstance(decision, Append)]
+        if not appends:
+            return list(decisions)
+        for append in appends:
+            history.apply(append.event, append.actor)
+    raise AssertionError("it does not come to rest")
+
+
+def kinds(history: History, after: int) -> list[str]:
+    return [made.record.kind for made in history.encoded[after:]]
+
+
+def calling(graph: dict[str, str] | None = None, **config: object) -> History:
+    """A turn whose call of `update_plan` has proposed its version, as far as that goes without children."""
+    call = proposed(0, "update_plan", {"tasks": tasks_of(PLAN if graph is None else graph)})
+    history = with_calls(call, **config)
+    settled(history)
+    return history
+
+
+def backed(graph: dict[str, str] | None = None, **config: object) -> History:
+    """A person's version, between turns."""
+    history = idle(**config)
+    history.apply(PlanProposed(plan_version=1, tasks=tasks(PLAN if graph is None else graph)), USER)
+    settled(history)
+    return history
+
+
+def statuses(history: History) -> dict[str, str]:
+    return {name: standing.status for name, standing in history.state.plan.tasks.items()}
+
+
+def end_of(history: History, task: str, status: str = "succeeded", result: object = "done", version: int = 1) -> None:
+    """As the child's owner tells it."""
+    child = history.state.plan.tasks[task].child
+    history.apply(TaskUpdated(plan_version=version, task=task, status=status, child=child, result=result), RUNTIME)
+
+
+def result_of(history: History) -> ToolCallFinished:
+    (event,) = [made.record.data for made in history.encoded if made.record.kind == "tool_call.finished"]
+    assert isinstance(event, ToolCallFinished)
+    return event
+
+
+def sent(decisions: Iterable[object], kind: type) -> list[AppendTo]:
+    return [each for each in decisions if isinstance(each, AppendTo) and isinstance(each.event, kind)]
+
+
+class TestAnswers:
+    def test_by_policy(self):
+        history = calling()
+        assert history.state.plan.in_force == 1
+        approved = next(made.record for made in history.encoded if made.record.kind == "plan.approved")
+        assert approved.actor == "policy:never"
+        assert statuses(history) == {"a": "running", "b": "pending", "c": "running"}
+
+    @pytest.mark.parametrize("of_call", [True, False])
+    def test_by_a_person(self, of_call: bool):
+        history = calling(plan_approval="always") if of_call else backed(plan_approval="always")
+        assert history.state.plan.waiting == 1
+        assert not sent(settled(history), ThreadCreated)
+        history.apply(PlanApproved(plan_version=1, by=USER), USER)
+        settled(history)
+        assert statuses(history)["a"] == "running"
+
+    def test_a_turn_that_waits_for_a_person_does_not_use_its_time(self):
+        history = calling(plan_approval="always")
+        assert history.state.turn is not None and history.state.turn.waiting_since_ms is not None
+
+    def test_a_rejection_is_what_the_model_is_told(self):
+        history = calling(plan_approval="always")
+        history.apply(PlanRejected(plan_version=1, by=USER, reason="too much at once"), USER)
+        settled(history)
+        finished = result_of(history)
+        assert finished.outcome == "failed"
+        assert finished.result == {"version": 1, "status": "rejected", "reason": "too much at once"}
+
+    def test_what_waits_is_approved_where_nobody_has_to_be_asked_any_more(self):
+        history = backed(plan_approval="always")
+        history.apply(ThreadConfigured(patch={"plan_approval": "never"}), USER)
+        assert is_active(history.state)
+        settled(history)
+        assert history.state.plan.in_force == 1
+
+    def test_an_answer_dies_with_its_version(self):
+        history = backed(plan_approval="always")
+        history.apply(PlanProposed(plan_version=2, tasks=tasks({"z": ""})), USER)
+        late = history.append(PlanApproved(plan_version=1, by=USER), USER)
+        assert late.effect == "superseded"
+        settled(history)
+        assert (history.state.plan.waiting, history.state.plan.in_force) == (2, None)
+
+    def test_more_tasks_than_are_allowed(self):
+        history = idle()
+        history.apply(PlanProposed(plan_version=1, tasks=tasks({f"t{n}": "" for n in range(65)})), USER)
+        settled(history)
+        assert history.state.plan.rejection == "the plan has 65 tasks; 64 are allowed"
+
+    def test_below_the_deepest_thread(self):
+        lineage = Lineage(kind="child", parent="p", seq=1, chain=NO_HASH, call="1.1.0", depth=LIMITS.child_depth)
+        history = History()
+        history.apply(created(config=Config(model="scripted:test"), lineage=lineage), RUNTIME)
+        history.apply(PlanProposed(plan_version=1, tasks=tasks({"a": ""})), USER)
+        settled(history)
+        assert "4 generations below the topmost thread, and 3 are allowed" in (history.state.plan.rejection or "")
+
+    def test_until_the_time_of_its_call_is_over(self):
+        history = calling(plan_approval="always")
+        call = history.call(CALL)
+        history.now_ms = call.deadline_ms
+        settled(history)
+        assert history.state.plan.rejection == "the time of the call that proposed it is over"
+        assert result_of(history).outcome == "failed"
+
+
+class TestProposals:
+    @pytest.mark.parametrize(
+        ("graph", "why"),
+        [
+            ({"a": "b"}, "This is no plan: task 'a' depends on 'b', which is no task of this plan."),
+            ({"a": "b", "b": "a"}, "This is no plan: tasks wait for each other: a, b, a."),
+        ],
+    )
+    def test_what_is_no_graph_is_refused(self, graph: dict[str, str], why: str):
+        history = calling(graph)
+        denied = [made.record.data for made in history.encoded if isinstance(made.record.data, ToolCallDenied)]
+        assert [(event.by, event.reason) for event in denied] == [("policy:arguments", why)]
+
+    def test_so_is_what_is_beyond_the_limits(self):
+        history = calling({f"t{n}": "" for n in range(65)})
+        (denied,) = [made.record.data for made in history.encoded if isinstance(made.record.data, ToolCallDenied)]
+        assert denied.by == "policy:limits"
+        assert denied.reason == "The plan has 65 tasks; 64 are allowed. Work on it yourself."
+
+    @pytest.mark.parametrize("args", [{"tasks": tasks_of({"a": "a"})}, {"tasks": [{"id": ""}]}])
+    def test_an_edited_call_may_be_no_plan_either(self, args: dict[str, object]):
+        history = with_calls(proposed(0, "update_plan", args))
+        history.apply(approval_requested(history.call(CALL)))
+        history.apply(approved(history.call(CALL)), USER)
+        history.apply(dispatched(history.call(CALL), "idempotent", pool="thread"))
+        settled(history)
+        finished = result_of(history)
+        assert finished.outcome == "failed"
+        assert str(finished.result).startswith("This is no plan")
+        assert history.state.plan.last_version == 0
+
+    def test_a_call_that_is_cancelled_before_it_has_proposed(self):
+        history = with_calls(proposed(0, "update_plan", {"tasks": tasks_of(PLAN)}))
+        history.apply(approved(history.call(CALL)), USER)
+        history.apply(dispatched(history.call(CALL), "idempotent", pool="thread"))
+        history.apply(cancel_requested(history.state), USER)
+        settled(history)
+        assert result_of(history).outcome == "cancelled"
+        assert history.state.plan.last_version == 0
+        assert history.state.turn is None
+
+    def test_of_a_step_one_after_the_other(self):
+        first, second = (proposed(n, "update_plan", {"tasks": tasks_of({name: ""})}) for n, name in enumerate("ab"))
+        history = with_calls(first, second)
+        settled(history)
+        assert history.call("1.1.1").status == "approved"
+        end_of(history, "a")
+        settled(history)
+        assert history.state.plan.in_force == 2
+        assert history.state.plan.tasks["b"].status == "running"
+
+
+class TestTasks:
+    def test_run_in_the_order_of_their_dependencies(self):
+        history = calling()
+        end_of(history, "a")
+        settled(history)
+        assert statuses(history) == {"a": "succeeded", "b": "running", "c": "running"}
+
+    def test_no_more_at_once_than_the_limit(self):
+        history = calling(dict.fromkeys("abcdef", ""), limits=OwnLimits(parallel_tasks=2))
+        assert list(statuses(history).values()).count("running") == 2
+        end_of(history, "a")
+        settled(history)
+        assert [name for name, status in statuses(history).items() if status == "running"] == ["b", "c"]
+
+    def test_a_child_begins_once_the_task_was_read_back(self):
+        history = calling()
+        assert not sent(settled(history, is_ahead=True), ThreadCreated)
+        decisions = settled(history)
+        begun = sent(decisions, ThreadCreated)
+        assert [append.key for append in begun] == [ThreadKey(KEY.tenant, child_id(1, name)) for name in "ac"]
+        lineage = begun[0].event.lineage
+        assert (lineage.kind, lineage.parent, lineage.plan_version, lineage.task, lineage.depth) == (
+            *("child", KEY.thread, 1, "a"),
+            1,
+        )
+        assert (lineage.seq, lineage.chain) == (history.state.seq, history.state.chain)
+        assert begun[0].event.title == "A"
+        asked = sent(decisions, InputSubmitted)
+        assert [append.event.items for append in asked] == [(TextItem(text="A"),), (TextItem(text="C"),)]
+
+    def test_a_child_may_use_what_is_left_to_the_turn(self):
+        history = calling(limits=OwnLimits(turn_tokens=1_000))
+        begun = sent(settled(history), ThreadCreated)
+        assert {append.event.config.limits.turn_tokens for append in begun} == {890}
+        between = backed(limits=OwnLimits(turn_tokens=1_000))
+        assert {append.event.config.limits.turn_tokens for append in sent(settled(between), ThreadCreated)} == {1_000}
+
+    def test_a_long_title_is_cut(self):
+        history = idle()
+        history.apply(PlanProposed(plan_version=1, tasks=(Task(id="a", title="x" * 500),)), USER)
+        (begun,) = sent(settled(history), ThreadCreated)
+        assert begun.event.title == "x" * TITLE_CHARACTERS_MAX
+
+    def test_what_a_child_is_asked(self):
+        history = idle()
+        graph = (
+            Task(id="a", title="A"),
+            Task(id="b", title="B"),
+            Task(id="c", title="C", depends_on=("a", "b"), instructions="Do it."),
+        )
+        history.apply(PlanProposed(plan_version=1, tasks=graph), USER)
+        settled(history)
+        end_of(history, "a", result={"found": [2]})
+        end_of(history, "b", result=None)
+        plan = history.state.plan
+        assert task_text(plan, graph[2]) == (
+            'C\n\nDo it.\n\nWhat the tasks before it came to:\n\na (A): {"found":[2]}\n\nb (B): nothing was said of it'
+        )
+
+    def test_a_failure_stops_those_that_depend_on_it(self):
+        history = calling({"a": "", "b": "a", "c": "b", "d": ""})
+        end_of(history, "a", "failed", "it broke")
+        settled(history)
+        assert statuses(history) == {"a": "failed", "b": "cancelled", "c": "cancelled", "d": "running"}
+        assert history.state.plan.tasks["c"].result == "the task 'a' has failed"
+        end_of(history, "d")
+        settled(history)
+        finished = result_of(history)
+        assert finished.outcome == "failed"
+        assert finished.result == {
+            "version": 1,
+            "status": "ended",
+            "tasks": [
+                {"id": "a", "status": "failed", "result": "it broke"},
+                {"id": "b", "status": "cancelled", "result": "the task 'a' has failed"},
+                {"id": "c", "status": "cancelled", "result": "the task 'a' has failed"},
+                {"id": "d", "status": "succeeded", "result": "done"},
+            ],
+        }
+
+    def test_so_does_a_task_that_was_cancelled(self):
+        history = backed({"a": "", "b": "a"})
+        end_of(history, "a", "cancelled", None)
+        settled(history)
+        assert history.state.plan.tasks["b"].result == "the task 'a' was cancelled"
+        assert not is_active(history.state)
+
+    def test_an_end_that_nobody_told_is_looked_up(self):
+        history = backed({"a": ""})
+        decisions = settled(history)
+        (look,) = [each for each in decisions if isinstance(each, LookAgain)]
+        assert look.at_ms == history.now_ms + 1000 * LIMITS.child_look_seconds
+        history.now_ms = look.at_ms
+        decisions = settled(history)
+        child = ThreadKey(KEY.tenant, child_id(1, "a"))
+        assert [each.key for each in decisions if isinstance(each, ReadChild)] == [child]
+        settled(history, children={child.thread: ChildEnd("succeeded", "42")})
+        assert history.state.plan.tasks["a"].result == "42"
+
+    @pytest.mark.parametrize(
+        ("outcome", "status"),
+        [("succeeded", "succeeded"), ("failed", "failed"), ("timed_out", "failed"), ("cancelled", "cancelled")],
+    )
+    def test_what_an_end_is_to_the_task(self, outcome, status: str):
+        history = backed({"a": ""})
+        settled(history, children={child_id(1, "a"): ChildEnd(outcome, "x")})
+        assert statuses(history) == {"a": status}
+
+    def test_results_share_what_the_call_may_tell(self):
+        graph = {f"t{n}": "" for n in range(30)}
+        history = calling(graph, limits=OwnLimits(parallel_tasks=4))
+        for name in graph:
+            settled(history)
+            end_of(history, name, result="x" * 4_000)
+        settled(history)
+        shown = result_of(history).result
+        assert isinstance(shown, dict)
+        assert all(0 < len(task["result"]) <= 32 * 1024 // 30 for task in shown["tasks"])
+        assert shown["tasks"][0]["result"].endswith(f"the whole answer is in thread {child_id(1, 't0')}]")
+
+
+class TestReplanning:
+    def test_a_task_that_is_kept_goes_on_with_its_child(self):
+        history = backed()
+        history.apply(PlanProposed(plan_version=2, tasks=tasks({"a": "", "d": "a"})), USER)
+        decisions = settled(history)
+        assert statuses(history) == {"a": "running", "c": "running", "b": "cancelled", "d": "pending"}
+        assert history.state.plan.tasks["a"].child == child_id(1, "a")
+        assert [append.key.thread for append in sent(decisions, ThreadCreated)] == [child_id(1, "a"), child_id(1, "c")]
+        assert [append.key.thread for append in sent(decisions, TurnCancelRequested)] == [child_id(1, "c")]
+        end_of(history, "a")
+        settled(history)
+        assert statuses(history)["d"] == "running"
+
+    def test_one_that_is_left_out_is_stopped(self):
+        history = backed({"a": ""})
+        history.apply(PlanProposed(plan_version=2, tasks=tasks({"b": ""})), USER)
+        decisions = settled(history)
+        child = child_id(1, "a")
+        order = [type(each.event) for each in decisions if isinstance(each, AppendTo) and each.key.thread == child]
+        assert order == [ThreadCreated, InputSubmitted, InputWithdrawn, TurnCancelRequested]
+        assert not sent(settled(history, is_ahead=True), TurnCancelRequested)
+        end_of(history, "a", "cancelled", "stopped")
+        assert statuses(history) == {"b": "running", "a": "cancelled"}
+
+    def test_and_given_up_where_it_does_not_end(self):
+        history = backed({"a": ""})
+        history.apply(PlanProposed(plan_version=2, tasks=tasks({"b": ""})), USER)
+        settled(history)
+        looks = [each.at_ms for each in settled(history) if isinstance(each, LookAgain)]
+        assert looks
+        history.now_ms += 1_000_000
+        settled(history)
+        assert statuses(history)["a"] == "cancelled"
+        assert "may still be ending" in str(history.state.plan.tasks["a"].result)
+
+    def test_one_that_failed_begins_anew(self):
+        history = backed({"a": ""})
+        end_of(history, "a", "failed", "no")
+        settled(history)
+        history.apply(PlanProposed(plan_version=2, tasks=tasks({"a": ""})), USER)
+        settled(history)
+        assert history.state.plan.tasks["a"].child == child_id(2, "a")
+
+    def test_a_call_is_told_that_another_version_took_its_place(self):
+        history = calling()
+        history.apply(PlanProposed(plan_version=2, tasks=tasks({"a": ""})), USER)
+        settled(history)
+        finished = result_of(history)
+        assert finished.outcome == "failed"
+        assert finished.result == {
+            "version": 1,
+            "status": "superseded",
+            "reason": "version 2 of the plan was proposed in its place",
+        }
+        assert statuses(history) == {"a": "running", "c": "running", "b": "cancelled"}
+
+    def test_a_call_waits_on_while_another_version_waits_for_its_answer(self):
+        history = calling({"a": ""}, plan_approval="always")
+        history.apply(PlanApproved(plan_version=1, by=USER), USER)
+        settled(history)
+        history.apply(PlanProposed(plan_version=2, tasks=tasks({"z": ""})), USER)
+        settled(history)
+        assert history.call(CALL).status == "running"
+        history.apply(PlanRejected(plan_version=2, by=USER, reason="no"), USER)
+        settled(history)
+        assert history.call(CALL).status == "running"
+        end_of(history, "a")
+        settled(history)
+        assert result_of(history).outcome == "succeeded"
+
+
+class TestStopping:
+    def test_a_cancelled_turn_stops_what_its_call_had_planned(self):
+        history = calling()
+        history.apply(cancel_requested(history.state), USER)
+        decisions = settled(history)
+        assert statuses(history) == {"a": "running", "b": "cancelled", "c": "running"}
+        assert history.state.plan.tasks["b"].result == "turn 1 is being cancelled"
+        stopped = [append.key.thread for append in sent(decisions, TurnCancelRequested)]
+        assert stopped == [child_id(1, "a"), child_id(1, "c")]
+        end_of(history, "a", "cancelled", "stopped")
+        end_of(history, "c")
+        settled(history)
+        assert result_of(history).outcome == "cancelled"
+        assert history.state.turn is None
+
+    def test_within_the_grace_time(self):
+        history = calling({"a": ""})
+        history.apply(cancel_requested(history.state), USER)
+        settled(history)
+        assert history.state.turn is not None
+        history.now_ms += 1_000_000
+        settled(history)
+        assert statuses(history) == {"a": "cancelled"}
+        assert history.state.turn is None
+
+    def test_a_version_that_waits_dies_with_its_turn(self):
+        history = calling(plan_approval="always")
+        history.apply(cancel_requested(history.state), USER)
+        settled(history)
+        assert history.state.plan.rejection == "turn 1 is being cancelled"
+        assert history.state.turn is None
+        assert history.state.plan.waiting is None
+
+    def test_one_whose_call_is_over_is_noticed_whenever(self):
+        """Its turn was ended by another owner, before this one."""
+        history = calling(plan_approval="always")
+        call = history.call(CALL)
+        history.apply(cancel_requested(history.state), USER)
+        gone = ToolCallFinished(call=CALL, attempt=1, claim=call.claim or "", outcome="cancelled")
+        history.apply(gone, RUNTIME)
+        history.apply(turn_ended(history.state, "aborted"))
+        assert is_active(history.state)
+        settled(history)
+        assert history.state.plan.rejection == "the call that proposed it is over"
+        assert not is_active(history.state)
+
+    def test_a_persons_plan_goes_on_without_a_turn(self):
+        history = backed({"a": ""})
+        history.apply(submitted("i1"), USER)
+        history.apply(turn_started(history.state))
+        history.apply(cancel_requested(history.state), USER)
+        decisions = settled(history)
+        assert isinstance(history.encoded[-1].record.data, TurnEnded)
+        assert statuses(history) == {"a": "running"}
+        assert not sent(decisions, TurnCancelRequested)
+
+    def test_a_thread_closes_after_its_tasks(self):
+        history = backed()
+        history.apply(ThreadCloseRequested(), USER)
+        decisions = settled(history)
+        assert statuses(history)["b"] == "cancelled"
+        assert len(sent(decisions, TurnCancelRequested)) == 2
+        end_of(history, "a", "cancelled", "stopped")
+        settled(history)
+        assert history.state.status == "closing"
+        history.now_ms += 1_000_000
+        settled(history)
+        assert isinstance(history.encoded[-1].record.data, ThreadClosed)
+        assert statuses(history) == {"a": "cancelled", "b": "cancelled", "c": "cancelled"}
+
+    def test_and_takes_no_answer_any_more(self):
+        history = backed(plan_approval="always")
+        history.apply(ThreadCloseRequested(), USER)
+        settled(history)
+        assert history.state.plan.rejection == "the thread is being closed"
+        assert history.state.status == "closed"
+
+
+def test_the_tool_is_there_for_models():
+    assert UPDATE_PLAN in ENTRY.tools
+    assert UPDATE_PLAN.effect == "idempotent"
+    assert not UPDATE_PLAN.parallel
