@@ -110,8 +110,9 @@ def test_rows_show_what_the_state_says(choices: list[Choice]) -> None:
     assert [version for version in versions if versions[version] == "waiting"] == list(filter(None, [plan.waiting]))
     assert [version for version in versions if versions[version] == "in_force"] == list(filter(None, [plan.in_force]))
     tasks = [row for row in tables.all("tasks") if row["version"] == plan.in_force]
-    assert {row["task"]: (row["status"], row["child"]) for row in tasks}.items() <= {
-        name: (standing.status, standing.child) for name, standing in plan.tasks.items()
+    assert {row["task"]: (row["status"], row["child"], row["left_out"], row["result"]) for row in tasks}.items() <= {
+        name: (standing.status, standing.child, standing.left_out, standing.result)
+        for name, standing in plan.tasks.items()
     }.items()
     left = [row["status"] for row in tables.all("tasks") if row["version"] != plan.in_force]
     assert not {"pending", "running"} & set(left)

@@ -29,16 +29,18 @@ _STATEMENTS = (
     """,
     f"""
     insert into threads (tenant, thread, "partition", status, labels, archived, created_at, updated_at, seq, turn,
-        last_turn, queued, waiting_calls, unknown_calls, config, config_seq, lineage_kind, parent, parent_seq, plan_version)
+        last_turn, queued, waiting_calls, unknown_calls, config, config_seq, lineage_kind, parent, parent_seq, depth,
+        plan_version)
     select case when n % 3 = 0 then '{TENANT}' else 'tenant-' || n % 3 end, 'thread-' || n, n % 12, 'active',
         '{{"team": "a"}}', n % 7 = 0, '2026-01-01'::timestamptz + n * interval '1 minute',
         '2026-02-01'::timestamptz + n * interval '1 minute', 2, case when n % 20 = 0 then 1 end, 1, 0, 0, 0,
         '{{"model": "m"}}', 1, case when n % 50 = 0 then 'child' end, case when n % 50 = 0 then '{THREAD}' end,
-        case when n % 50 = 0 then n end, case when n % 3 = 0 then 1 end
+        case when n % 50 = 0 then n end, case when n % 50 = 0 then 1 else 0 end,
+        case when n % 3 = 0 then 1 end
     from generate_series(1, {THREADS}) n
     union all
     select '{TENANT}', '{THREAD}', 3, 'active', '{{}}', false, '2026-01-01', '2026-03-01', {EVENTS}, {TURNS}, {TURNS}, 0,
-        0, 0, '{{"model": "m"}}', 1, null, null, null, 1
+        0, 0, '{{"model": "m"}}', 1, null, null, null, 0, 1
     """,
     f"""
     insert into turns (tenant, thread, turn, status, outcome, inputs, model, agent_version, config_seq, base, started_seq,
@@ -102,9 +104,9 @@ _STATEMENTS = (
     select '{TENANT}', '{THREAD}', 1, 'in_force', '[]', 1, now(), 'service:runtime'
     """,
     f"""
-    insert into tasks (tenant, thread, version, task, place, title, depends_on, status, changed_seq)
+    insert into tasks (tenant, thread, version, task, place, title, depends_on, left_out, status, changed_seq)
     select case when n % 3 = 0 then '{TENANT}' else 'tenant-' || n % 3 end, 'thread-' || n, 1, 'task-' || i, i, 't', '{{}}',
-        'pending', 1
+        false, 'pending', 1
     from generate_series(1, {THREADS}) n, generate_series(0, 2) i
     """,
     f"""

@@ -44,7 +44,7 @@ _COLUMNS: Final[Mapping[str, Sequence[str]]] = {
 TABLES: Final = ("thread_states", "threads", *_TABLES, "events", "usage", "artifacts", "dead_letters")
 
 EVENT_ID, EVENT_TYPE, EVENT_ACTOR, EVENT_DATA = (events.COLUMNS.index(name) for name in ("id", "type", "actor", "data"))
-_OF_THREAD: Final = 8
+_OF_THREAD: Final = threads.COLUMNS.index("status")
 """Columns of `threads` that never change."""
 
 

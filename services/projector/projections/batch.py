@@ -34,7 +34,7 @@ from services.projector.projections.tool_calls import tool_call_changes
 from services.projector.projections.turns import turn_changes
 from services.projector.projections.usage import usage_row
 
-PROJECTION_VERSION = 2
+PROJECTION_VERSION = 3
 """Goes up with every change of what the rows hold: generations of another version are built anew."""
 
 

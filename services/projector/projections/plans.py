@@ -7,7 +7,7 @@ own, and what is left behind says what became of it.
 from collections.abc import Iterator
 
 from schemas.events import PlanApproved, PlanProposed, PlanRejected, TaskUpdated
-from schemas.plan import MOVES
+from schemas.plan import MOVES, PlanState, TaskState
 from services.projector.projections.changes import (
     Applied,
     Change,
@@ -35,7 +35,18 @@ def plan_changes(applied: Applied) -> Iterator[Change]:
             columns = _answered(applied, "rejected", data.by) | {"decision_reason": data.reason}
             yield ChangedRow("plans", (*record.key, data.plan_version), columns)
         case TaskUpdated() as data:
-            yield ChangedRow("tasks", (*record.key, data.plan_version, data.task), _moved(applied, data))
+            yield ChangedRow("tasks", (*record.key, before.plan.in_force or 0, data.task), _moved(applied, data))
+        case _:
+            yield from _set_aside(applied)
+
+
+def _set_aside(applied: Applied) -> Iterator[Change]:
+    """An import has ended."""
+    waiting = applied.before.plan.waiting
+    if waiting is not None:
+        columns = _answered(applied, "rejected", applied.record.actor)
+        columns["decision_reason"] = applied.after.plan.rejection
+        yield ChangedRow("plans", (*applied.record.key, waiting), columns)
 
 
 def _proposed(applied: Applied, data: PlanProposed) -> Columns:
@@ -45,6 +56,7 @@ def _proposed(applied: Applied, data: PlanProposed) -> Columns:
         "proposed_seq": applied.after.seq,
         "proposed_at": applied.record.time_ms,
         "proposed_by": applied.record.actor,
+        "call": data.call,
     }
 
 
@@ -68,16 +80,21 @@ def _superseded(applied: Applied, version: int | None) -> Iterator[Change]:
 
 
 def _tasks_in_force(applied: Applied, version: int) -> Iterator[Change]:
+    """Those of the version, then those that it left out and that run."""
     record, before, after, _ = applied
-    for place, task in enumerate(before.plan.proposed):
-        standing = after.plan.tasks[task.id]
+    named = [after.plan.tasks[task.id] for task in before.plan.proposed]
+    left_out = [standing for standing in after.plan.tasks.values() if standing.left_out]
+    for place, standing in enumerate([*named, *left_out]):
+        task = standing.task
         columns: Columns = {
             "place": place,
             "title": task.title,
             "instructions": task.instructions,
             "depends_on": task.depends_on,
+            "left_out": standing.left_out,
             "status": standing.status,
             "child": standing.child,
+            "result": None if standing.result is None else json_bytes(standing.result),
             "changed_seq": after.seq,
         }
         yield NewRow("tasks", (*record.key, version, task.id), columns)
@@ -88,13 +105,17 @@ def _tasks_left_behind(applied: Applied) -> Iterator[Change]:
     record, before, after, _ = applied
     if before.plan.in_force is None:
         return
-    kept = {task.id for task in before.plan.proposed}
     for name, standing in before.plan.tasks.items():
         if MOVES[standing.status]:
             columns: Columns = {"status": "continued", "changed_seq": after.seq}
-            if name not in kept:
+            if not _is_in_force(after.plan, name):
                 columns = {"status": "cancelled", "changed_seq": after.seq, "ended_at": record.time_ms}
             yield ChangedRow("tasks", (*record.key, before.plan.in_force, name), columns)
+
+
+def _is_in_force(plan: PlanState, name: str) -> bool:
+    standing: TaskState | None = plan.tasks.get(name)
+    return standing is not None and standing.status != "cancelled"
 
 
 def _moved(applied: Applied, data: TaskUpdated) -> Columns:

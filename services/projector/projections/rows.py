@@ -60,8 +60,8 @@ ALL: Mapping[Table, tuple[str, ...]] = {
         *CHANGING["tool_calls"],
     ),
     "items": ("kind", "content", "digest", "input", "call", *CHANGING["items"]),
-    "plans": ("tasks", "proposed_seq", "proposed_at", "proposed_by", *CHANGING["plans"]),
-    "tasks": ("place", "title", "instructions", "depends_on", *CHANGING["tasks"]),
+    "plans": ("tasks", "proposed_seq", "proposed_at", "proposed_by", "call", *CHANGING["plans"]),
+    "tasks": ("place", "title", "instructions", "depends_on", "left_out", *CHANGING["tasks"]),
 }
 
 

@@ -6,10 +6,11 @@ from services.projector.projections.changes import json_bytes
 
 COLUMNS = (
     *("tenant", "thread", "partition", "created_at", "lineage_kind", "parent", "parent_seq", "parent_call"),
+    *("parent_plan_version", "parent_task", "depth"),
     *("status", "title", "archived", "updated_at", "seq", "turn", "last_turn", "last_outcome"),
     *("queued", "waiting_calls", "unknown_calls", "config_seq", "plan_version", "labels", "config"),
 )
-CHANGED_COLUMNS = ("tenant", "thread", *COLUMNS[8:])
+CHANGED_COLUMNS = ("tenant", "thread", *COLUMNS[11:])
 """All in full, except that labels and config may be None for "as they were"."""
 
 STATE_COLUMNS = ("tenant", "thread", "topic", "partition", "offset", "fold_version", "active", "quarantined", "state")
@@ -18,9 +19,10 @@ CHANGED_STATE_COLUMNS = ("tenant", "thread", *STATE_COLUMNS[4:])
 
 def new_thread_row(key: ThreadKey, partition: int, state: ThreadState) -> tuple[object, ...]:
     lineage = state.lineage
-    of_parent: tuple[object, ...] = (None, None, None, None)
+    of_parent: tuple[object, ...] = (None, None, None, None, None, None, 0)
     if lineage is not None:
         of_parent = (lineage.kind, lineage.parent, lineage.seq, lineage.call)
+        of_parent += (lineage.plan_version, lineage.task, lineage.depth)
     row = changed_thread_row(key, None, state)
     return (*key, partition, state.created_ms, *of_parent, *row[2:])
 

@@ -75,6 +75,9 @@ create table threads (
     parent text,
     parent_seq bigint,
     parent_call text,
+    parent_plan_version bigint,
+    parent_task text,
+    depth bigint not null,
     plan_version bigint,
     primary key (tenant, thread)
 ) with (fillfactor = 80);
@@ -104,6 +107,9 @@ comment on column threads.lineage_kind is 'fork or child; null where the thread 
 comment on column threads.parent is 'The thread it was forked from or works for.';
 comment on column threads.parent_seq is 'Seq in the parent up to which a fork shares its history, or at which a child was asked for.';
 comment on column threads.parent_call is 'The parent''s call whose result a child thread is.';
+comment on column threads.parent_plan_version is 'With parent_task: the version of the parent''s plan that began the child.';
+comment on column threads.parent_task is 'The task of the parent''s plan that a child thread works on.';
+comment on column threads.depth is 'How many parents a child thread has above it; a fork is as deep as what it was forked from.';
 comment on column threads.plan_version is 'Of the plan in force.';
 
 create table turns (
@@ -376,6 +382,7 @@ create table plans (
     proposed_seq bigint not null,
     proposed_at timestamptz not null,
     proposed_by text not null,
+    call text,
     decided_seq bigint,
     decided_at timestamptz,
     decided_by text,
@@ -395,6 +402,7 @@ comment on column plans.tasks is 'As proposed: id, title, depends_on and, where 
 comment on column plans.proposed_seq is 'Seq of the proposal.';
 comment on column plans.proposed_at is 'When it was proposed.';
 comment on column plans.proposed_by is 'Actor of the proposal.';
+comment on column plans.call is 'The tool call that proposed it, and whose result tells what came of it; null where a person or a backend did.';
 comment on column plans.decided_seq is 'Seq of the answer.';
 comment on column plans.decided_at is 'When it was approved or rejected.';
 comment on column plans.decided_by is 'Who approved or rejected it.';
@@ -411,6 +419,7 @@ create table tasks (
     title text not null,
     instructions text,
     depends_on text[] not null,
+    left_out boolean not null,
     status text not null,
     child text,
     result jsonb,
@@ -429,9 +438,10 @@ comment on column tasks.place is 'In the order of the plan, from 0.';
 comment on column tasks.title is 'For people.';
 comment on column tasks.instructions is 'For whoever does it.';
 comment on column tasks.depends_on is 'Tasks that have to succeed before.';
+comment on column tasks.left_out is 'Whether the version does not name it: it ran when the version came in force, and is being stopped.';
 comment on column tasks.status is 'pending, running, succeeded, failed or cancelled; continued where it went on in the next version.';
 comment on column tasks.child is 'The thread that does it.';
-comment on column tasks.result is 'What came of it, in the version in which it ended.';
+comment on column tasks.result is 'What came of it; a version that keeps a task which had ended shows it too.';
 comment on column tasks.changed_seq is 'Seq of the last record that changed the row.';
 comment on column tasks.started_at is 'When it began to run, in the version in which it did.';
 comment on column tasks.ended_at is 'When it ended, in the version in which it did.';
@@ -523,6 +533,8 @@ create table events (
     facts jsonb,
     primary key (tenant, thread, seq)
 );
+-- The configurations of a thread, of which a fork of an earlier seq takes those that were in force by then.
+create index events_configurations on events (tenant, thread, seq) where type = 'thread.configured' and effect = 'applied';
 -- For reading a partition by offset, after a crash of whoever tells others of its rows. Rows come nearly in that order.
 create index events_positions on events using brin ("offset") with (pages_per_range = 16, autosummarize = on);
 -- For client commands that a state no longer remembers; a query must repeat the condition to use it.

@@ -6,6 +6,7 @@ from schemas.codec import decode
 from schemas.ids import TenantId, ThreadId, ThreadKey
 from services.chassis.log import Incoming
 from services.projector.projections import batch as batch_module
+from services.projector.projections import threads
 from services.projector.projections.batch import Batch, Kept, Refused
 from services.projector.projections.rows import ALL, CHANGING, KEYS
 from tests.support.bad_records import bad_records
@@ -126,7 +127,7 @@ def test_a_thread_whose_fold_fails_is_quarantined_and_others_go_on(monkeypatch: 
     assert batch.kept[other].quarantined is None
     # What was shown before is still written: the thread as of its first record.
     assert [row[:2] for row in batch.rows.new_threads] == [KEY, other]
-    assert batch.rows.new_threads[0][12] == 1
+    assert batch.rows.new_threads[0][threads.COLUMNS.index("seq")] == 1
     assert batch.dead[0][1:3] == ("the fold failed: KeyError", "fold_failed")
 
 

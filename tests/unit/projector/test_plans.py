@@ -2,10 +2,11 @@
 
 import pytest
 
+from schemas.events import PlanApproved, PlanProposed, TaskUpdated, ThreadImportEnded
 from services.projector.projections.changes import Applied
 from services.projector.projections.plans import plan_changes
-from tests.support.histories import NO_HASH, RUNTIME, USER, History
-from tests.support.plans import planned, with_artifacts
+from tests.support.histories import IMPORTER, NO_HASH, RUNTIME, USER, History, created
+from tests.support.plans import CLEAN, LOOK, MEND, planned, with_artifacts
 from tests.support.view_tables import Projected, Row
 from tests.support.walks import as_read
 
@@ -42,7 +43,7 @@ def test_tasks_go_on_in_the_version_that_keeps_them(size: int) -> None:
         (1, "look"): ("succeeded", "t-look", {"found": 2}),
         (1, "mend"): ("continued", "t-mend", None),
         (1, "clean"): ("cancelled", None, None),
-        (4, "look"): ("succeeded", "t-look", None),
+        (4, "look"): ("succeeded", "t-look", {"found": 2}),
         (4, "mend"): ("failed", "t-mend", "it broke"),
         (4, "tell"): ("pending", None, None),
     }
@@ -79,3 +80,57 @@ def test_what_is_not_about_a_plan_changes_none() -> None:
     history = History().idle()
     record, verdict = history.encoded[-1].record, history.verdicts[-1]
     assert not list(plan_changes(Applied(record, history.state, history.state, verdict)))
+
+
+@SIZES
+def test_a_task_that_a_version_leaves_out_is_shown_until_it_has_ended(size: int) -> None:
+    history = History().idle()
+    for version, tasks in ((1, (LOOK, MEND, CLEAN)), (2, (CLEAN,)), (3, (CLEAN,))):
+        history.apply(PlanProposed(plan_version=version, tasks=tasks), RUNTIME)
+        history.apply(PlanApproved(plan_version=version, by=USER), USER)
+        if version == 1:
+            history.apply(TaskUpdated(plan_version=1, task="look", status="running", child="t-look"), RUNTIME)
+    ended = TaskUpdated(plan_version=1, task="look", status="cancelled", child="t-look", result="stopped")
+    history.apply(ended, RUNTIME)
+    found = {(row["version"], row["task"]): row for row in rows(history, "tasks", size)}
+    assert {place: (row["status"], row["left_out"]) for place, row in found.items()} == {
+        (1, "look"): ("continued", False),
+        (1, "mend"): ("cancelled", False),
+        (1, "clean"): ("continued", False),
+        (2, "clean"): ("continued", False),
+        (2, "look"): ("continued", True),
+        (3, "clean"): ("pending", False),
+        (3, "look"): ("cancelled", True),
+    }
+    assert (found[3, "look"]["place"], found[3, "look"]["child"], found[3, "look"]["result"]) == (
+        1,
+        "t-look",
+        "stopped",
+    )
+
+
+@SIZES
+def test_a_version_shows_the_call_that_proposed_it(size: int) -> None:
+    history = History().with_dispatched_call("idempotent", pool="thread")
+    history.apply(PlanProposed(plan_version=1, tasks=(LOOK,), call="1.1.0"), RUNTIME)
+    history.apply(PlanProposed(plan_version=2, tasks=(LOOK,)), USER)
+    assert [row["call"] for row in rows(history, "plans", size)] == ["1.1.0", None]
+
+
+@SIZES
+@pytest.mark.parametrize("is_approved", [True, False])
+def test_what_a_recorded_session_planned_stays_as_it_was(size: int, is_approved: bool) -> None:
+    history = History()
+    history.apply(created(importing=True), IMPORTER)
+    history.apply(PlanProposed(plan_version=1, tasks=(LOOK,)), IMPORTER)
+    if is_approved:
+        history.apply(PlanApproved(plan_version=1, by="unrecorded"), IMPORTER)
+        history.apply(TaskUpdated(plan_version=1, task="look", status="running"), IMPORTER)
+    history.apply(ThreadImportEnded(source="s"), IMPORTER)
+    (row,) = rows(history, "plans", size)
+    shown = (row["status"], row["decided_by"], row["decision_reason"])
+    if is_approved:
+        assert shown == ("in_force", "unrecorded", None)
+    else:
+        assert shown == ("rejected", IMPORTER, "the recorded session had no answer")
+    assert [row["status"] for row in rows(history, "tasks", size)] == ["running"] * is_approved

@@ -190,15 +190,14 @@ def test_an_input_that_is_withdrawn_stays_in_history() -> None:
 
 def test_a_thread_shows_where_it_comes_from() -> None:
     history = History()
-    lineage = Lineage(kind="child", parent="t-0", seq=7, chain=NO_HASH, call="1.1.0")
+    lineage = Lineage(
+        kind="child", parent="t-0", seq=7, chain=NO_HASH, call="1.1.0", plan_version=2, task="look", depth=3
+    )
     history.apply(created(lineage=lineage), USER)
     (thread,) = rows(history, "threads")
-    assert [thread[name] for name in ("lineage_kind", "parent", "parent_seq", "parent_call")] == [
-        "child",
-        "t-0",
-        7,
-        "1.1.0",
-    ]
+    names = ("lineage_kind", "parent", "parent_seq", "parent_call", "parent_plan_version", "parent_task", "depth")
+    assert [thread[name] for name in names] == ["child", "t-0", 7, "1.1.0", 2, "look", 3]
+    assert rows(History().idle(), "threads")[0]["depth"] == 0
 
 
 def test_a_cancel_settles_calls_that_it_does_not_name() -> None:
