@@ -8,11 +8,9 @@ from schemas.topics import THREAD_EVENTS
 from services.chassis.catalog_publisher import Publisher
 from services.chassis.catalog_reader import CatalogReader
 from services.chassis.clock import SystemClock, draw_id
-from services.chassis.fold_loop import FoldLoop, fold_loop_settings
+from services.chassis.following import FOLLOWED, Following, fold_loop
 from services.chassis.groups import RUNTIME_GROUP
 from services.chassis.lifecycle import Lifecycle, run_service
-from services.chassis.pacing import Pace
-from services.chassis.postgres_states import PostgresStates
 from services.chassis.service import surroundings
 from services.chassis.sql_files import SqlFiles
 from services.chassis.telemetry import configure_logging
@@ -30,19 +28,15 @@ from services.runtime.work import RuntimeIdentity, RuntimeOptions, Work
 
 async def serve(settings: RuntimeSettings, lifecycle: Lifecycle) -> None:
     registry = CollectorRegistry()
-    following: FoldLoop[Work] | None = None
+    following = Following[Work](lifecycle)
 
-    def not_ready() -> str | None:
-        if lifecycle.stopping.is_set():
-            return "stopping"
-        return "starting" if following is None else following.not_ready()
-
-    async with surroundings(settings, lifecycle, "runtime", registry, not_ready=not_ready) as around:
+    async with surroundings(settings, lifecycle, "runtime", registry, not_ready=following.not_ready) as around:
         clock, metrics = SystemClock(), RuntimeMetrics.register(registry)
         timers = Timers(clock)
         catalog = CatalogReader(around.log)
         sql = SqlFiles(Path(__file__).with_name("sql"))
-        runtime = Runtime(
+        make = partial(
+            Runtime,
             log_=around.log,
             clock=clock,
             timers=timers,
@@ -62,23 +56,18 @@ async def serve(settings: RuntimeSettings, lifecycle: Lifecycle) -> None:
             ),
             metrics=metrics,
         )
-        states = PostgresStates(around.pool)
-        pace = Pace(settings.kafka_busy_threads, settings.kafka_busy_pause_ms / 1000)
-        loop: FoldLoop[Work] = FoldLoop(
-            around.log, states, runtime, THREAD_EVENTS.name, fold_loop_settings(settings), states, pace
-        )
+        runtimes = {topic: make() for topic in FOLLOWED}
         lifecycle.spawn(timers.run(), "timers")
         lifecycle.spawn(catalog.run(), "catalog")
         await Publisher(around.log, clock, catalog).publish(ENTRY)
-        reader = await around.log.group_reader(
-            [THREAD_EVENTS.name], RUNTIME_GROUP, loop, f"runtime-{settings.instance}"
-        )
-        following = loop
-        around.measure_lag(loop.positions, metrics.lag_records, metrics.lag_seconds, loop.waits_for_states)
-        loop.begin(lifecycle.spawn)
-        lifecycle.spawn(loop.run(reader, lifecycle.stopping), "fold loop")
+        loops = {
+            topic: fold_loop(around.log, around.pool, topic, runtime, settings) for topic, runtime in runtimes.items()
+        }
+        lag = (metrics.lag_records, metrics.lag_seconds)
+        await following.begin(around, loops, RUNTIME_GROUP, f"runtime-{settings.instance}", lifecycle.stopping, lag)
         await lifecycle.stopping.wait()
-        runtime.stop(loop.partitions.values())
+        for topic, runtime in runtimes.items():
+            runtime.stop(following.partitions(topic))
         await around.log.appender.flush()
         await lifecycle.end_tasks()
 

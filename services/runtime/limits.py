@@ -34,6 +34,8 @@ class Limits:
     """That a version of a plan may have."""
     child_look_seconds: int = 10
     """How often a parent's owner looks up whether a child has come to an end that nobody told it of."""
+    ephemeral_seconds: int = 3_600
+    """How long an ephemeral thread may live."""
 
 
 def narrowed(limits: Limits, config: Config) -> Limits:
@@ -61,6 +63,7 @@ def narrowed(limits: Limits, config: Config) -> Limits:
         parallel_tasks=min(limits.parallel_tasks, own.parallel_tasks or limits.parallel_tasks),
         plan_tasks=limits.plan_tasks,
         child_look_seconds=limits.child_look_seconds,
+        ephemeral_seconds=limits.ephemeral_seconds,
     )
 
 

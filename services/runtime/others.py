@@ -14,7 +14,7 @@ import structlog
 from schemas.codec import encode
 from schemas.events import service_event_id
 from schemas.ids import EventId, ThreadKey
-from schemas.topics import THREAD_EVENTS
+from schemas.topics import topic_of
 from services.chassis.clock import Clock
 from services.chassis.lifecycle import Spawn
 from services.chassis.log import Log, LogError, Outgoing
@@ -79,7 +79,7 @@ class Others:
             held.work.sent[name] = "under way"
             self._metrics.decisions_for_others.labels(encoded.record.kind).inc()
         number = self._log.partition_for(key.to_bytes(), self._partitions)
-        offsets = self._log.appender.append(THREAD_EVENTS.name, number, records)
+        offsets = self._log.appender.append(topic_of(key).name, number, records)
         offsets.add_done_callback(partial(self._appended, partition, held, [name for name, _ in named]))
 
     def _appended(

@@ -54,6 +54,9 @@ class RuntimeSettings(Settings):
     tells it at once, unless it dies just then.
     """
 
+    runtime_ephemeral_seconds: int = Field(default=3_600, ge=1, le=5 * 3_600)
+    """How long an ephemeral thread may live; then it is closed. Less than what its topic keeps, which is 6 hours."""
+
     def limits(self) -> Limits:
         return Limits(
             steps_per_turn=self.runtime_steps_per_turn,
@@ -74,6 +77,7 @@ class RuntimeSettings(Settings):
             parallel_tasks=self.runtime_parallel_tasks,
             plan_tasks=self.runtime_plan_tasks,
             child_look_seconds=self.runtime_child_look_seconds,
+            ephemeral_seconds=self.runtime_ephemeral_seconds,
         )
 
     @property

@@ -6,7 +6,7 @@ from schemas.codec import Record
 from schemas.errors import ThreadlogError
 from schemas.state import ThreadState
 from schemas.thread import Verdict
-from schemas.topics import THREAD_EVENTS
+from schemas.topics import topic_of
 from schemas.transcript import Transcript, transcript_changes
 from services.chassis.clock import Clock
 from services.chassis.contexts import read_inherited, reading
@@ -115,7 +115,7 @@ class Transcripts:
         if cold is not None:
             cold.apply(work.buffered)
         if cold is None or cold.seq < max(held.loaded_seq, work.rows_from_seq) or cold.transcript.lacks_items:
-            tp = TopicPartition(THREAD_EVENTS.name, partition.number)
+            tp = TopicPartition(topic_of(held.key).name, partition.number)
             cold, source = await scan_transcript(self._log, tp, held.key, held.state.offset + 1), "scan"
             cold.apply(work.buffered)
         self._metrics.transcripts_loaded.labels(source).inc()
