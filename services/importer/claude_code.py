@@ -1,0 +1,271 @@
+"""Sessions of Claude Code (1.0 to 2.1) as threads.
+
+The file is read twice: `claude_code_index` finds out which record belongs to which thread, `claude_code_turns` makes
+turns of a thread's records, one turn in memory at a time. Threads beside the main one (inline sub-agents, branches that
+a person went back from) take further readings, as many as there are such threads at one place of the file.
+"""
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import PurePath
+
+import orjson
+
+from services.importer.beside import Beside
+from services.importer.claude_code_index import MAIN, NOWHERE, Index, ThreadPlan, read_index
+from services.importer.claude_code_queue import Queue
+from services.importer.claude_code_records import Kind, milliseconds, text_of
+from services.importer.claude_code_turns import Scene, ThreadReader
+from services.importer.lines import Line, Record, Source
+from services.importer.model import Counts, Header, Origin, Parent, Piece, Title
+
+NORMALISER_VERSION = 1
+ROUNDS_MAX = 24
+"""Readings for threads beside the main one; those that are left are read together, and held in memory."""
+INTERNAL_AGENTS = ("acompact", "aprompt_suggestion")
+"""Agents that the tool runs for itself; their transcripts repeat the session's."""
+
+
+def normalise(source: Source, counts: Counts, *, beside: Beside) -> Iterator[Piece]:
+    index = read_index(source, counts, beside.name)
+    if index.is_warm_up or (index.agent or "").startswith(INTERNAL_AGENTS):
+        counts.pass_over("warm-up agent" if index.is_warm_up else "internal agent")
+        return
+    _find_resumed(index, beside)
+    found = _Found({})
+    scene = Scene(index, counts, beside)
+    yield from _read_main(source, scene, found)
+    for plans in _rounds(index.plans):
+        yield from _read_beside(source, scene, plans, found)
+
+
+@dataclass(slots=True)
+class _Found:
+    """What the reading of a thread tells those that hang on it."""
+
+    turns: dict[int, tuple[int, str | None]]
+    """By node: how many turns had begun, and its uuid."""
+
+
+def _find_resumed(index: Index, beside: Beside) -> None:
+    """Old versions resumed into a new file: a copy of the history, and a summary that names its last record."""
+    if index.copied != NOWHERE:
+        return
+    for leaf, node in sorted(index.leaves.items(), key=lambda item: item[1]):
+        parent = beside.session_with_leaf(leaf)
+        if parent is not None and parent != index.session and index.threads[node] == MAIN:
+            index.copied, index.copied_uuid, index.copied_session = node, leaf, parent
+
+
+def _nodes(source: Source, index: Index) -> Iterator[tuple[int, Line]]:
+    """Each line with its node, or NOWHERE. Lines that came since the first reading are left alone."""
+    lines = index.lines
+    node, nodes = 0, len(lines)
+    for line in source:
+        if line.number > index.last_line:
+            return
+        if node < nodes and lines[node] == line.number:
+            yield node, line
+            node += 1
+        else:
+            yield NOWHERE, line
+
+
+# The main thread
+
+
+def _read_main(source: Source, scene: Scene, found: _Found) -> Iterator[Piece]:
+    index = scene.index
+    reader = ThreadReader(scene)
+    queue = Queue(index.session or PurePath(scene.beside.name).stem)
+    titles = _Titles(index)
+    attached = {plan.attach for plan in index.plans if plan.parent == MAIN}
+    header: list[Piece] = [_main_header(source, scene)]
+    early: list[Piece] = []
+    for node, line in _nodes(source, index):
+        record = line.record
+        if record is None:
+            continue
+        pieces: list[Piece] = []
+        if node == NOWHERE:
+            match record.get("type"):
+                case "queue-operation":
+                    queue.operate(line.number, record, index.session)
+                case "summary" | "custom-title" | "ai-title":
+                    pieces = titles.take(line.number, record)
+        else:
+            kind = Kind(index.kinds[node])
+            if kind is not Kind.LINK:
+                pieces = queue.take(kind, record)
+                if index.threads[node] == MAIN:
+                    pieces += reader.feed(kind, line.number, record)
+            if node in attached:
+                found.turns[node] = (reader.turns, text_of(record, "uuid"))
+        if not pieces:
+            continue
+        if header and all(isinstance(piece, Title) for piece in pieces):
+            early += pieces
+            continue
+        yield from header + early
+        header, early = [], []
+        yield from pieces
+    last = [*queue.finish(scene.counts), *reader.finish()]
+    if last:
+        yield from header + early + last
+
+
+def _main_header(source: Source, scene: Scene) -> Header:
+    index = scene.index
+    name = PurePath(scene.beside.name).stem
+    source_id = index.session or name
+    parent, shared, title = None, 0, None
+    if index.agent is not None:
+        meta = _meta(scene.beside, name)
+        parent = Parent(source_id, "child", call=text_of(meta, "toolUseId"))
+        title = text_of(meta, "description")
+        source_id = f"{source_id}:{index.agent}"
+    elif index.copied != NOWHERE and index.copied_session is not None:
+        shared = _count_shared(source, scene)
+        parent = Parent(index.copied_session, "fork", shared, index.copied_uuid, is_copied=True)
+    return Header(
+        tool="claude-code",
+        source_id=source_id,
+        origin=Origin(index.first_line),
+        tool_version=index.tool_version,
+        parent=parent,
+        title=title,
+        model=index.model,
+        cwd=index.cwd,
+        created_ms=index.created_ms,
+        shared_turns=shared,
+    )
+
+
+def _meta(beside: Beside, name: str) -> Record:
+    companion = beside.get(f"{name}.meta.json")
+    try:
+        meta = orjson.loads(companion.content) if companion is not None else {}
+    except orjson.JSONDecodeError:
+        return {}
+    return meta if isinstance(meta, dict) else {}
+
+
+def _count_shared(source: Source, scene: Scene) -> int:
+    """Turns up to the last copied record, by reading them once more."""
+    index = scene.index
+    reader = ThreadReader(Scene(index, Counts(), scene.beside))
+    for node, line in _nodes(source, index):
+        if node > index.copied:
+            break
+        if node != NOWHERE and line.record is not None and index.threads[node] == MAIN:
+            reader.feed(Kind(index.kinds[node]), line.number, line.record)
+    return reader.turns
+
+
+class _Titles:
+    """A title that a person gave stands; else the one that the tool made for the session, else a summary's."""
+
+    _RANKS = (("custom-title", "customTitle"), ("ai-title", "aiTitle"), ("summary", "summary"))
+
+    def __init__(self, index: Index) -> None:
+        self._index = index
+        self._rank = len(self._RANKS)
+        self._title: str | None = None
+
+    def take(self, line: int, record: Record) -> list[Piece]:
+        rank = next(n for n, (kind, _) in enumerate(self._RANKS) if record.get("type") == kind)
+        title = text_of(record, self._RANKS[rank][1])
+        about_this = rank < 2 or text_of(record, "leafUuid") in self._index.leaves
+        if title is None or not about_this or rank > self._rank or title == self._title:
+            return []
+        self._rank, self._title = rank, title
+        return [Title(title, Origin(line))]
+
+
+# Threads beside it
+
+
+def _rounds(plans: list[ThreadPlan]) -> list[list[int]]:
+    """Places of threads that one reading can take one after another; a thread comes after the one it hangs on."""
+    rounds: list[list[int]] = []
+    ends: list[int] = []
+    round_of: dict[int, int] = {MAIN: -1}
+    places = sorted(range(1, len(plans) + 1), key=lambda place: (_depth(plans, place), plans[place - 1].first_line))
+    for place in places:
+        plan = plans[place - 1]
+        if plan.is_warm_up:
+            continue
+        after = round_of.get(plan.parent, -1)
+        fits = (n for n, end in enumerate(ends) if n > after and end < plan.first_line)
+        number = next(fits, len(rounds))
+        if number == len(rounds) and number < ROUNDS_MAX:
+            rounds.append([])
+            ends.append(0)
+        number = min(number, ROUNDS_MAX - 1)
+        rounds[number].append(place)
+        ends[number] = max(ends[number], plan.last_line)
+        round_of[place] = number
+    return rounds
+
+
+def _depth(plans: list[ThreadPlan], place: int) -> int:
+    depth = 0
+    while place != MAIN and depth <= len(plans):
+        place = plans[place - 1].parent
+        depth += 1
+    return depth
+
+
+def _read_beside(source: Source, scene: Scene, places: list[int], found: _Found) -> Iterator[Piece]:
+    """One thread after another; only where they overlap are pieces held until it is their turn."""
+    index = scene.index
+    readers = {place: ThreadReader(scene) for place in places}
+    headers: dict[int, Header] = {}
+    held: dict[int, list[Piece]] = {place: [] for place in places}
+    attached = {plan.attach for plan in index.plans}
+    waiting = deque(places)
+    for node, line in _nodes(source, index):
+        if node == NOWHERE or line.record is None or (place := index.threads[node]) not in readers:
+            continue
+        while index.plans[waiting[0] - 1].last_line < line.number:
+            ended = waiting.popleft()
+            yield from _with_header(headers, ended, held.pop(ended) + readers[ended].finish())
+        if not readers[place].has_begun:
+            headers[place] = _header(index, place, line, found)
+        pieces = readers[place].feed(Kind(index.kinds[node]), line.number, line.record)
+        held[place] += _with_header(headers, place, pieces)
+        if node in attached:
+            found.turns[node] = (readers[place].turns, text_of(line.record, "uuid"))
+        if waiting[0] == place and held[place]:
+            yield from held[place]
+            held[place] = []
+    for place in waiting:
+        yield from _with_header(headers, place, held[place] + readers[place].finish())
+
+
+def _with_header(headers: dict[int, Header], place: int, pieces: list[Piece]) -> list[Piece]:
+    if pieces and (header := headers.pop(place, None)) is not None:
+        return [header, *pieces]
+    return pieces
+
+
+def _header(index: Index, place: int, line: Line, found: _Found) -> Header:
+    plan = index.plans[place - 1]
+    record = line.record or {}
+    main = index.session or ""
+    parent_id = main if plan.parent == MAIN else index.plans[plan.parent - 1].source_id
+    turns, through = found.turns.get(plan.attach, (0, None))
+    parent = (
+        Parent(parent_id, "fork", turns, through) if plan.kind == "fork" else Parent(parent_id, "child", call=plan.call)
+    )
+    return Header(
+        tool="claude-code",
+        source_id=plan.source_id,
+        origin=Origin(line.number, "the prompt is the call's" if plan.call is not None else None),
+        tool_version=text_of(record, "version"),
+        parent=parent,
+        model=index.model,
+        cwd=text_of(record, "cwd"),
+        created_ms=milliseconds(record),
+    )

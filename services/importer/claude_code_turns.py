@@ -1,0 +1,499 @@
+"""The second reading: one thread's records in the order of the file, made into turns.
+
+A prompt begins a turn; the next one ends it, if nothing told its end before. A turn is *settled* once the model's last
+message is whole and nothing that would wake it again is under way; what goes on after that is a turn of its own, so
+that the turns of a file are a prefix of those of a longer one, but for the one that is open at its end.
+"""
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from pydantic import JsonValue
+
+from schemas.events import AnswerItem, AnswerReasoning, AnswerText, ContentItem, Failure, TextItem, TurnOutcome, Usage
+from services.importer.beside import Beside
+from services.importer.claude_code_index import Index
+from services.importer.claude_code_records import (
+    SYNTHETIC_MODEL,
+    Kind,
+    content_items,
+    content_of,
+    copied_from,
+    first_text,
+    milliseconds,
+    task_of_notice,
+    text_of,
+    usage_of,
+)
+from services.importer.claude_code_results import Result, Tasks, result_of
+from services.importer.lines import Record
+from services.importer.model import (
+    Blob,
+    Call,
+    Compaction,
+    Counts,
+    Discarded,
+    Evidence,
+    Input,
+    Origin,
+    Piece,
+    Plan,
+    Step,
+    Turn,
+)
+
+FINAL_STOPS = frozenset({"end_turn", "stop_sequence", "refusal", "max_tokens"})
+MESSAGE_MAX = 2_000
+"""Characters of an error that are kept with its turn."""
+NO_RESULT = "the session holds no result of it"
+BY_PROMPT = "end by the next prompt"
+BY_FILE = "end by the end of the file"
+BY_TOOL = "written by the tool, not by a person"
+GOES_ON = "goes on after its turn had ended"
+
+
+@dataclass(slots=True)
+class Scene:
+    """What all threads of one file share."""
+
+    index: Index
+    counts: Counts
+    beside: Beside
+    taken: set[int] = field(default_factory=set)
+    """Hashes of the ids of calls: a second call of one id is none."""
+
+
+@dataclass(slots=True)
+class _OpenCall:
+    source_id: str
+    tool: str
+    args: dict[str, JsonValue]
+    line: int
+    malformed: str | None
+    session: str | None
+    result: Result | None = None
+
+
+@dataclass(slots=True)
+class _OpenStep:
+    source_id: str
+    line: int
+    at_ms: int | None
+    items: list[AnswerItem] = field(default_factory=list)
+    calls: list[_OpenCall] = field(default_factory=list)
+    usage: Usage | None = None
+    response_id: str | None = None
+    model: str | None = None
+    stop_reason: str | None = None
+    error: Failure | None = None
+    is_retried: bool = False
+    """The tool asks again by itself."""
+
+
+@dataclass(slots=True)
+class _OpenInput:
+    source_id: str
+    kind: Kind
+    items: tuple[ContentItem, ...]
+    blobs: tuple[Blob, ...]
+    line: int
+    at_ms: int | None
+    inferred: str | None = None
+    steers: bool = False
+
+    def close(self) -> Input:
+        return Input(self.source_id, self.items, Origin(self.line, self.inferred), self.at_ms, self.steers, self.blobs)
+
+
+@dataclass(slots=True)
+class _OpenTurn:
+    source_id: str
+    line: int
+    started_ms: int | None
+    inputs: list[_OpenInput]
+    inferred: str | None = None
+    pieces: list[_OpenStep | _OpenInput | Compaction] = field(default_factory=list)
+    steps: dict[str, _OpenStep] = field(default_factory=dict)
+    calls: dict[str, _OpenCall] = field(default_factory=dict)
+    last_step: _OpenStep | None = None
+    last_ms: int | None = None
+    background: set[str] = field(default_factory=set)
+    aborted: str | None = None
+
+    @property
+    def has_answer(self) -> bool:
+        """Whether the last message of the model is whole and asks for nothing."""
+        last = self.last_step
+        if last is None or last.calls or self.pieces[-1] is not last:
+            return False
+        return (last.error is not None and not last.is_retried) or last.stop_reason in FINAL_STOPS
+
+    @property
+    def is_settled(self) -> bool:
+        return self.aborted is not None or (not self.background and self.has_answer)
+
+
+class ThreadReader:
+    """`feed` takes the thread's records one by one; what it returns is whole and will not change."""
+
+    def __init__(self, scene: Scene) -> None:
+        self._scene = scene
+        self._turn: _OpenTurn | None = None
+        self._waiting: list[_OpenInput] = []
+        """What may become an input: commands, and what the tool wrote while no turn was open."""
+        self._boundary: tuple[int, int | None, bool] | None = None
+        self._tasks = Tasks()
+        self.turns = 0
+        """That have begun so far."""
+        self.has_begun = False
+
+    def feed(self, kind: Kind, line: int, record: Record) -> list[Piece]:
+        self.has_begun = True
+        out: list[Piece] = []
+        match kind:
+            case Kind.ANSWER:
+                self._answer(line, record, out)
+            case Kind.RESULT:
+                self._results(line, record)
+            case Kind.PROMPT:
+                self._begin_with(self._input(kind, line, record), out)
+            case Kind.COMMAND | Kind.SHELL:
+                self._waiting.append(self._input(kind, line, record))
+            case Kind.LOCAL:
+                self._done_locally(record)
+            case Kind.META:
+                self._from_tool(line, record)
+            case Kind.NOTICE | Kind.STEERING:
+                self._steer(self._input(kind, line, record), out)
+            case Kind.INTERRUPTION:
+                self._interrupt(first_text(content_of(record)), milliseconds(record))
+            case Kind.BOUNDARY:
+                details = record.get("compactMetadata")
+                manual = isinstance(details, dict) and details.get("trigger") == "manual"
+                self._boundary = (line, milliseconds(record), manual)
+            case Kind.SUMMARY:
+                self._compact(line, record, out)
+            case Kind.FAILED_REQUEST:
+                self._failed_request(line, record)
+            case _:
+                pass
+        return out
+
+    def finish(self) -> list[Piece]:
+        """At the end of the file."""
+        out: list[Piece] = []
+        commands = [item for item in self._waiting if item.kind is not Kind.META]
+        if any(item.kind is Kind.COMMAND for item in commands):
+            self._begin(commands, out)
+        else:
+            out.extend(Discarded(item.close(), "no prompt followed it") for item in commands)
+        self._close(BY_FILE, out)
+        return out
+
+    # Inputs
+
+    def _input(self, kind: Kind, line: int, record: Record) -> _OpenInput:
+        content = content_items(content_of(record), self._scene.counts)
+        name = text_of(record, "uuid") or f"{self._scene.index.session}:{line}"
+        by_tool = BY_TOOL if kind in {Kind.META, Kind.NOTICE} else None
+        return _OpenInput(name, kind, content.items, content.blobs, line, milliseconds(record), by_tool)
+
+    def _begin_with(self, prompt: _OpenInput, out: list[Piece]) -> None:
+        commands = [item for item in self._waiting if item.kind is not Kind.META]
+        self._begin([*commands, prompt], out)
+
+    def _begin(self, inputs: list[_OpenInput], out: list[Piece], *, inferred: str | None = None) -> _OpenTurn:
+        self._close(BY_PROMPT, out)
+        self._waiting = []
+        last = inputs[-1]
+        self.turns += 1
+        self._turn = _OpenTurn(last.source_id, last.line, last.at_ms, inputs, inferred, last_ms=last.at_ms)
+        return self._turn
+
+    def _steer(self, item: _OpenInput, out: list[Piece]) -> None:
+        turn = self._turn
+        if turn is None or turn.is_settled:
+            self._begin([item], out)
+            turn = self._turn
+        else:
+            item.steers = True
+            turn.pieces.append(item)
+        if item.kind is Kind.NOTICE and turn is not None:
+            text = item.items[0].text if item.items and isinstance(item.items[0], TextItem) else ""
+            turn.background.discard(task_of_notice(text) or "")
+
+    def _from_tool(self, line: int, record: Record) -> None:
+        item = self._input(Kind.META, line, record)
+        before = self._waiting[-1] if self._waiting else None
+        turn = self._turn
+        if before is not None and before.kind is Kind.COMMAND:
+            _add(before, item)
+        elif turn is None or turn.is_settled:
+            self._waiting.append(item)
+        elif turn.pieces or not turn.inputs:
+            item.steers = True
+            turn.pieces.append(item)
+        else:
+            _add(turn.inputs[-1], item)
+
+    def _done_locally(self, record: Record) -> None:
+        if first_text(content_of(record)).lstrip().startswith("<local-command-std"):
+            place = next((n for n in range(len(self._waiting)) if self._waiting[-1 - n].kind is Kind.COMMAND), None)
+            if place is not None:
+                del self._waiting[-1 - place]
+
+    def _interrupt(self, text: str, at_ms: int | None) -> None:
+        turn = self._turn
+        if turn is not None and not turn.has_answer and turn.aborted is None:
+            turn.aborted = text.strip()
+            turn.last_ms = at_ms or turn.last_ms
+
+    # The model
+
+    def _answer(self, line: int, record: Record, out: list[Piece]) -> None:
+        message = record.get("message")
+        message = message if isinstance(message, dict) else {"content": message}
+        name = text_of(record, "uuid") or f"{self._scene.index.session}:{line}"
+        key = text_of(message, "id") or name
+        turn = self._turn
+        step = turn.steps.get(key) if turn is not None else None
+        if turn is None or step is None:
+            turn = self._turn_to_answer(name, line, record, out)
+            step = _OpenStep(name, line, None, response_id=text_of(message, "id"))
+            turn.steps[key] = turn.last_step = step
+            turn.pieces.append(step)
+        step.at_ms = turn.last_ms = milliseconds(record) or turn.last_ms
+        step.stop_reason = text_of(message, "stop_reason") or step.stop_reason
+        step.usage = usage_of(message) or step.usage
+        model = text_of(message, "model")
+        if model == SYNTHETIC_MODEL:
+            step.response_id = None
+        elif model is not None:
+            step.model = model
+        text = first_text(message.get("content"))
+        if record.get("isApiErrorMessage") is True or (model == SYNTHETIC_MODEL and text.startswith("API Error")):
+            kind = text_of(record, "error")
+            step.error = Failure(kind=kind if kind and kind != "unknown" else "api_error", message=text[:MESSAGE_MAX])
+        else:
+            self._blocks(turn, step, message.get("content"), line, record)
+
+    def _turn_to_answer(self, name: str, line: int, record: Record, out: list[Piece]) -> _OpenTurn:
+        """The open turn, or the one that begins with this answer."""
+        turn = self._turn
+        commands = [item for item in self._waiting if item.kind is not Kind.META]
+        if turn is not None and not turn.is_settled and not any(item.kind is Kind.COMMAND for item in commands):
+            for item in self._waiting:
+                item.steers = True
+                turn.pieces.append(item)
+            self._waiting = []
+            return turn
+        inputs = commands or self._waiting
+        if inputs:
+            return self._begin(inputs, out, inferred=None if commands else GOES_ON)
+        self._close(BY_PROMPT, out)
+        self.turns += 1
+        self._turn = _OpenTurn(name, line, milliseconds(record), [], GOES_ON if turn else "its prompt is not recorded")
+        return self._turn
+
+    def _blocks(self, turn: _OpenTurn, step: _OpenStep, content: Any, line: int, record: Record) -> None:
+        if isinstance(content, str):
+            step.items.append(AnswerText(text=content))
+        for place, block in enumerate(content if isinstance(content, list) else ()):
+            kind = block.get("type") if isinstance(block, dict) else None
+            if kind == "text" and isinstance(text := block.get("text"), str):
+                if text:
+                    step.items.append(AnswerText(text=text))
+            elif kind in {"thinking", "redacted_thinking"}:
+                step.items.append(AnswerReasoning(text=text_of(block, "thinking") or ""))
+            elif kind == "tool_use":
+                self._call(turn, step, block, f"{step.source_id}:{line}:{place}", line, record)
+            else:
+                self._scene.counts.pass_over(f"block {kind[:60]}" if isinstance(kind, str) else "block without a type")
+
+    def _call(self, turn: _OpenTurn, step: _OpenStep, block: Record, name: str, line: int, record: Record) -> None:
+        name = text_of(block, "id") or name
+        if hash(name) in self._scene.taken:
+            self._scene.counts.pass_over("second call of one id")
+            return
+        self._scene.taken.add(hash(name))
+        args = block.get("input")
+        malformed = None if isinstance(args, dict) else str(args)
+        session = copied_from(record) or self._scene.index.session
+        tool = text_of(block, "name") or "unnamed"
+        call = _OpenCall(name, tool, args if isinstance(args, dict) else {}, line, malformed, session)
+        step.calls.append(call)
+        turn.calls[name] = call
+
+    def _results(self, line: int, record: Record) -> None:
+        turn = self._turn
+        content = content_of(record)
+        for block in content if isinstance(content, list) else ():
+            if not isinstance(block, dict) or turn is None:
+                continue
+            if block.get("type") != "tool_result":
+                text = first_text([block])
+                if text.startswith("[Request interrupted by user"):
+                    self._interrupt(text, milliseconds(record))
+                continue
+            name = block.get("tool_use_id")
+            call = turn.calls.get(name) if isinstance(name, str) else None
+            if call is not None and call.result is None:
+                call.result = result_of(record, block, line, self._scene.counts, self._scene.beside)
+                turn.last_ms = max(turn.last_ms or 0, call.result.ended_ms or 0) or None
+                if call.result.task is not None:
+                    turn.background.add(call.result.task)
+        self._said_beside(line, record)
+
+    def _said_beside(self, line: int, record: Record) -> None:
+        """What a person wrote in the same record as the results."""
+        item = self._input(Kind.STEERING, line, record)
+        turn = self._turn
+        texts = [part for part in item.items if isinstance(part, TextItem) and not part.text.startswith("[Request int")]
+        if turn is not None and (texts or item.blobs):
+            item.items, item.steers = tuple(texts), True
+            turn.pieces.append(item)
+
+    def _failed_request(self, line: int, record: Record) -> None:
+        turn = self._turn
+        if turn is None or turn.is_settled:
+            self._scene.counts.pass_over("failed request outside a turn")
+            return
+        error = record.get("error")
+        error = error if isinstance(error, dict) else {}
+        message = text_of(error, "formatted") or text_of(error, "message") or text_of(record, "content") or "no message"
+        name = text_of(record, "uuid") or f"{self._scene.index.session}:{line}"
+        step = _OpenStep(name, line, milliseconds(record), is_retried=True)
+        step.error = Failure(kind="api_error", message=message[:MESSAGE_MAX])
+        turn.pieces.append(step)
+        turn.last_step = step
+        turn.last_ms = step.at_ms or turn.last_ms
+
+    def _compact(self, line: int, record: Record, out: list[Piece]) -> None:
+        first, at_ms, manual = self._boundary or (line, milliseconds(record), False)
+        self._boundary = None
+        summary = "".join(
+            item.text
+            for item in content_items(content_of(record), self._scene.counts).items
+            if isinstance(item, TextItem)
+        )
+        piece = Compaction(summary, Origin(first), at_ms, manual)
+        turn = self._turn
+        if turn is not None and not turn.is_settled and not manual:
+            turn.pieces.append(piece)
+            return
+        self._close(BY_PROMPT, out)
+        out.append(piece)
+
+    # The end of a turn
+
+    def _close(self, by: str, out: list[Piece]) -> None:
+        turn, self._turn = self._turn, None
+        if turn is None:
+            return
+        outcome, evidence, reason = _end(turn)
+        inferred = [text for text in (turn.inferred, by if evidence == "inferred" else None) if text is not None]
+        pieces: list[Step | Compaction | Plan | Input] = []
+        for piece in turn.pieces:
+            if isinstance(piece, _OpenStep):
+                self._close_step(piece, pieces)
+            else:
+                pieces.append(piece.close() if isinstance(piece, _OpenInput) else piece)
+        out.append(
+            Turn(
+                source_id=turn.source_id,
+                inputs=tuple(item.close() for item in turn.inputs),
+                pieces=tuple(pieces),
+                outcome=outcome,
+                end_evidence=evidence,
+                origin=Origin(turn.line, "; ".join(inferred) or None),
+                reason=reason,
+                started_ms=turn.started_ms,
+                ended_ms=turn.last_ms,
+                is_open=by == BY_FILE and not turn.is_settled,
+            )
+        )
+
+    def _close_step(self, step: _OpenStep, pieces: list[Step | Compaction | Plan | Input]) -> None:
+        calls = [self._close_call(call) for call in step.calls]
+        pieces.append(
+            Step(
+                source_id=step.source_id,
+                origin=Origin(step.line),
+                items=tuple(step.items),
+                calls=tuple(calls),
+                usage=step.usage,
+                response_id=step.response_id,
+                model=step.model,
+                stop_reason=step.stop_reason,
+                at_ms=step.at_ms,
+                error=step.error,
+            )
+        )
+        for call in step.calls:
+            result = call.result
+            if result is not None and result.end == "succeeded":
+                tasks = self._tasks.after(call.tool, call.args, result.kept)
+                if tasks is not None:
+                    of_text = "one task for the plan's text" if call.tool == "ExitPlanMode" else None
+                    pieces.append(Plan(tasks, replace(result.origin, inferred=of_text), result.ended_ms))
+
+    def _close_call(self, call: _OpenCall) -> Call:
+        if call.result is None:
+            call.result = self._late_result(call.source_id)
+        result = call.result or Result("unknown", Origin(call.line), reason=NO_RESULT)
+        child = self._scene.index.children.get(call.source_id)
+        if result.agent is not None:
+            child = f"{call.session}:{result.agent}"
+        return Call(
+            source_id=call.source_id,
+            tool=call.tool,
+            args=call.args,
+            end=result.end,
+            origin=Origin(call.line),
+            end_origin=result.origin if call.result is not None else None,
+            malformed=call.malformed,
+            result=result.shown,
+            blobs=result.blobs,
+            whole=result.whole,
+            exit_code=result.exit_code,
+            approval=result.approval,
+            decided_by=result.decided_by,
+            reason=result.reason,
+            ended_ms=result.ended_ms,
+            changes=result.changes,
+            child=child,
+        )
+
+    def _late_result(self, call: str) -> Result | None:
+        line, record = self._scene.index.late.get(call, (0, {}))
+        content = content_of(record)
+        for block in content if isinstance(content, list) else ():
+            if isinstance(block, dict) and block.get("tool_use_id") == call and block.get("type") == "tool_result":
+                return result_of(record, block, line, self._scene.counts, self._scene.beside)
+        return None
+
+
+def _add(item: _OpenInput, more: _OpenInput) -> None:
+    item.items += more.items
+    item.blobs += more.blobs
+
+
+def _end(turn: _OpenTurn) -> tuple[TurnOutcome, Evidence, str | None]:
+    last = turn.last_step
+    if turn.aborted is not None:
+        return "aborted", "recorded", turn.aborted
+    if last is None:
+        return "interrupted", "inferred", None
+    if last.error is not None:
+        if last.is_retried:
+            return "interrupted", "inferred", last.error.message
+        return "failed", "recorded", last.error.message
+    if last.calls:
+        denied = any(call.result is not None and call.result.decided_by == "user:local" for call in last.calls)
+        refused = denied and any(call.result is not None and call.result.end == "denied" for call in last.calls)
+        return ("aborted" if refused else "interrupted"), "inferred", None
+    if isinstance(turn.pieces[-1], _OpenInput):
+        return "interrupted", "inferred", None
+    if last.stop_reason in FINAL_STOPS:
+        return "completed", "recorded", None
+    return ("completed" if last.stop_reason is None else "interrupted"), "inferred", None
