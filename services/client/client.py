@@ -122,10 +122,11 @@ class ThreadlogClient:
         config: JsonObject | None = None,
         title: str | None = None,
         labels: Mapping[str, str] | None = None,
+        ephemeral: bool = False,
         idempotency_key: str | None = None,
         wait_applied: bool = False,
     ) -> Accepted:
-        """`text` is the first input: it starts the first turn."""
+        """`text` is the first input: it starts the first turn. An `ephemeral` thread leaves no history."""
         body: JsonObject = {}
         if text is not None:
             body["input"] = {"text": text}
@@ -135,6 +136,8 @@ class ThreadlogClient:
             body["title"] = title
         if labels is not None:
             body["labels"] = dict(labels)
+        if ephemeral:
+            body["ephemeral"] = True
         return await self.command("/v1/threads", body, idempotency_key, wait_applied=wait_applied)
 
     async def submit(

@@ -16,7 +16,7 @@ from schemas.state import ThreadState
 from schemas.topics import topic_of
 from services.chassis.log import Log, LogError, TopicPartition
 from services.ingest.bounded import Bounded
-from services.ingest.problems import VIEWS_BEHIND, Problem, ProblemError, no_such_thread
+from services.ingest.problems import NOT_FOUND, VIEWS_BEHIND, Problem, ProblemError, no_such_thread
 
 _APPENDS_REMEMBERED = 1_024
 
@@ -96,6 +96,13 @@ class KnownThreads:
         """Raises ProblemError: the thread does not exist, or whether it does cannot be said now."""
         if self._known.get(key) is None:
             await self._look_up(key)
+
+    async def require_viewed(self, key: ThreadKey) -> None:
+        """As `require`, for what only the views tell."""
+        await self.require(key)
+        if key.ephemeral:
+            detail = "An ephemeral thread has no views: read the thread itself, or follow its events."
+            raise ProblemError(Problem(NOT_FOUND, detail))
 
     async def queued(self, key: ThreadKey) -> int:
         """How many inputs wait in a thread that exists, counted upwards: the view is asked once it could be full."""

@@ -63,7 +63,7 @@ def world(history: History, **fields: object) -> World:
 
 
 def decided(history: History, after_seconds: float = 0, **fields: object) -> Decisions:
-    return decide(KEY, history.state, history.now_ms + int(1000 * after_seconds), world(history, **fields))
+    return decide(history.key, history.state, history.now_ms + int(1000 * after_seconds), world(history, **fields))
 
 
 def appended(history: History, kind: type[E], after_seconds: float = 0, **fields: object) -> E:

@@ -105,9 +105,9 @@ class FoldWorld:
 
     @asynccontextmanager
     async def following(
-        self, settings: FoldLoopSettings = SETTINGS, *, keys: bool = False
+        self, settings: FoldLoopSettings = SETTINGS, *, keys: bool = False, is_stored: bool = True
     ) -> AsyncIterator[FoldLoop[list[int]]]:
-        store = self.store
+        store = self.store if is_stored else None
         loop: FoldLoop[list[int]] = FoldLoop(self.log, store, self.follower, TOPIC, settings, store if keys else None)
         self.reader = await self.log.group_reader([TOPIC], "group", loop)
         self.stopping = asyncio.Event()

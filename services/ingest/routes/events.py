@@ -107,6 +107,7 @@ async def events(request: Request) -> Response:
     await deps.known.require(key)
     try:
         if EVENT_STREAM not in request.headers.get("accept", ""):
+            await deps.known.require_viewed(key)
             return _page(await deps.watches.history.page_of(key, after, limit, applied_only=applied_only))
         watch = await deps.watches.watch(key, after)
         try:

@@ -41,7 +41,7 @@ async def get_state(request: Request, thread: ThreadPath, at: At = None, at_leas
     found, principal = await reader_of(request)
     key = thread_key(principal.tenant, thread)
     await wait_at_least(found, at_least, key)
-    await found.known.require(key)
+    await found.known.require_viewed(key)
     state = await found.states.state(key, at)
     if state is None:
         # In the log perhaps, and not in the views yet.

@@ -60,7 +60,7 @@ async def list_usage(
     chosen = UsageFilter(from_ms, to_ms, None if key is None else key.thread)
     page = await found.reads.usage(principal.tenant, chosen, cursor, page_limit(found, limit))
     if key is not None and not page.rows:
-        await found.known.require(key)
+        await found.known.require_viewed(key)
     return Response(page.to_json(), media_type=JSON)
 
 

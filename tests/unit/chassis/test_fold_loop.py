@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
+from schemas.events import ThreadClosed, ThreadCloseRequested
 from services.chassis.log import LogUnavailableError, Outgoing, TopicPartition
 from tests.support.fold_world import EVICTING, SETTINGS, TOPIC, FoldWorld
 from tests.support.virtual_tests import in_virtual_time
@@ -291,3 +292,21 @@ async def test_while_the_database_is_away_what_is_held_goes_on_and_the_rest_is_s
         assert world.agrees(loop, "active") and world.held(loop, "idle") is None
         await asyncio.sleep(3)
         assert world.agrees(loop, "idle")
+
+
+@in_virtual_time
+async def test_without_a_store_the_partition_is_read_and_threads_stay_until_they_are_closed() -> None:
+    world = FoldWorld()
+    for thread in ("idle", "closed"):
+        await world.idle(thread)
+    async with world.following(EVICTING, is_stored=False) as loop:
+        assert world.agrees(loop, "idle") and world.agrees(loop, "closed")
+        await world.append("closed", ThreadCloseRequested(), ThreadClosed())
+        await asyncio.sleep(3 * EVICTING.evict_every_seconds)
+        assert world.held(loop, "idle") is not None
+        assert world.held(loop, "closed") is None
+        await world.idle("new")
+        await world.say("idle")
+        await asyncio.sleep(0.1)
+        assert world.agrees(loop, "new") and world.agrees(loop, "idle"), "what was let go makes no new thread wait"
+        assert world.store.loads == 0
