@@ -1,5 +1,6 @@
 """Model calls: how one is made, and what its answer or its failure comes to."""
 
+from collections.abc import Sequence
 from functools import partial
 
 import structlog
@@ -10,19 +11,28 @@ from schemas.errors import LimitError, ThreadlogError
 from schemas.events import StepFailed, StepFinished
 from schemas.progress import Delta as DeltaProgress
 from schemas.progress import encode_progress
-from schemas.topics import THREAD_EVENTS, THREAD_PROGRESS
+from schemas.topics import THREAD_PROGRESS, topic_of
 from services.chassis.catalog_reader import CatalogReader
 from services.chassis.clock import Clock
 from services.chassis.lifecycle import Spawn
 from services.chassis.log import Log, Outgoing
 from services.chassis.storable import storable_text
 from services.chassis.text_batch import TextBatch
+from services.runtime import compaction
 from services.runtime.answers import step_failed, step_finished, step_handed_over
 from services.runtime.calls import offered_tools
-from services.runtime.decisions import RUNTIME, Append, Calling
+from services.runtime.decisions import RUNTIME, Append, Calling, Summarising
 from services.runtime.limits import narrowed, retry_delay_ms
 from services.runtime.metrics import RuntimeMetrics
-from services.runtime.model import Delta, Model, ModelAnswer, ModelFailure, ModelRequest
+from services.runtime.model import (
+    Delta,
+    EmitDelta,
+    Model,
+    ModelAnswer,
+    ModelFailure,
+    ModelRequest,
+    TranscriptItem,
+)
 from services.runtime.scheduling import ModelSlots
 from services.runtime.transcript_loading import Transcripts
 from services.runtime.work import Advancing, Held, Partition, RuntimeIdentity, RuntimeOptions, Work
@@ -58,32 +68,51 @@ class Asking:
         self._options = options
         self._metrics = metrics
 
-    def call(self, partition: Partition, held: Held, calling: Calling) -> None:
+    def call(self, partition: Partition, held: Held, calling: Calling | Summarising) -> None:
         work = held.work
         shown = self._transcripts.window(held)
         state = work.ahead or held.state
-        if shown is None or state.turn is None:
+        config = state.config if state.turn is None else state.turn.config
+        if shown is None or config is None:
             self._transcripts.load(partition, held)
             return
-        config = state.turn.config
+        items: Sequence[TranscriptItem] = [item.content for item in shown.items]
+        if isinstance(calling, Summarising):
+            items = compaction.question(compaction.summed_up(shown.items, calling.through_seq))
         request = ModelRequest(
             model=config.model,
             settings=config.model_settings,
             instructions=config.instructions,
-            items=[item.content for item in shown.items],
+            items=items,
             tools=list(offered_tools(self._catalog.catalog, config)),
+            tool_choice="none" if isinstance(calling, Summarising) else None,
+            is_summary=isinstance(calling, Summarising),
         )
         work.calling = calling
         work.task = self._spawn(self._ask(partition, held, calling, request), f"model {held.key}")
 
-    async def _ask(self, partition: Partition, held: Held, calling: Calling, request: ModelRequest) -> None:
+    async def _ask(
+        self, partition: Partition, held: Held, calling: Calling | Summarising, request: ModelRequest
+    ) -> None:
+        if isinstance(calling, Summarising):
+            # Nobody waits for it word by word, and shown as it comes it would look like an answer.
+            answer = await self._answer(held, request, lambda _: None)
+        else:
+            text = TextBatch(partial(self._emit_text, partition, held, calling), self._options.delta_interval_ms)
+            reasoning = TextBatch(
+                partial(self._emit_reasoning, partition, held, calling), self._options.delta_interval_ms
+            )
+
+            def emit(delta: Delta) -> None:
+                (reasoning if delta.kind == "reasoning" else text).add(delta.text)
+
+            answer = await self._answer(held, request, emit)
+            reasoning.flush()
+            text.flush()
+        self._answered(partition, held, calling, answer)
+
+    async def _answer(self, held: Held, request: ModelRequest, emit: EmitDelta) -> ModelAnswer | ModelFailure:
         asked_ms = started_ms = self._clock.now_ms()
-        text = TextBatch(partial(self._emit_text, partition, held, calling), self._options.delta_interval_ms)
-        reasoning = TextBatch(partial(self._emit_reasoning, partition, held, calling), self._options.delta_interval_ms)
-
-        def emit(delta: Delta) -> None:
-            (reasoning if delta.kind == "reasoning" else text).add(delta.text)
-
         answer: ModelAnswer | ModelFailure
         try:
             async with self._slots.slot(held.key.tenant) as slot:
@@ -96,17 +125,31 @@ class Asking:
         except Exception as error:  # a bug in an adapter is a failed try, not a stuck turn
             log.exception("model_adapter_failed", thread=str(held.key), model=request.model)
             answer = ModelFailure(f"the model adapter failed: {type(error).__name__}: {error}", retriable=True)
-        reasoning.flush()
-        text.flush()
         self._metrics.model_seconds.observe((self._clock.now_ms() - started_ms) / 1000)
-        self._answered(partition, held, calling, answer)
+        return answer
 
-    def _answered(self, partition: Partition, held: Held, calling: Calling, answer: ModelAnswer | ModelFailure) -> None:
+    def _answered(
+        self, partition: Partition, held: Held, calling: Calling | Summarising, answer: ModelAnswer | ModelFailure
+    ) -> None:
         work = held.work
         if work.calling != calling:
             return
         work.calling, work.task = None, None
-        self._loop.advance(partition, held, Append(self._step_end(held, calling, answer)))
+        if isinstance(calling, Calling):
+            self._loop.advance(partition, held, Append(self._step_end(held, calling, answer)))
+            return
+        if isinstance(answer, ModelAnswer):
+            self._note_tokens(answer)
+            summary = compaction.to_summary(calling, answer, self._options.answer_bytes_max)
+        else:
+            summary = answer
+        if not isinstance(summary, ModelFailure):
+            self._loop.advance(partition, held, Append(summary))
+            return
+        self._metrics.model_failures.labels(str(summary.retriable).lower()).inc()
+        delay_ms = retry_delay_ms(self._options.limits, calling.attempt - 1, summary.retry_after_seconds)
+        work.tries = compaction.after_failure(calling, summary, self._clock.now_ms() + delay_ms)
+        self._loop.advance(partition, held)
 
     def _step_end(self, held: Held, calling: Calling, answer: ModelAnswer | ModelFailure) -> StepFinished | StepFailed:
         if isinstance(answer, ModelFailure):
@@ -119,9 +162,12 @@ class Asking:
                 raise LimitError(f"the answer has {size} bytes, {self._options.answer_bytes_max} are allowed")
         except (ThreadlogError, ValueError) as error:
             return self._step_failed(held, calling, ModelFailure(str(error), retriable=False))
+        self._note_tokens(answer)
+        return finished
+
+    def _note_tokens(self, answer: ModelAnswer) -> None:
         self._metrics.tokens.labels("input").inc(answer.usage.input_tokens)
         self._metrics.tokens.labels("output").inc(answer.usage.output_tokens)
-        return finished
 
     def _step_failed(self, held: Held, calling: Calling, failure: ModelFailure) -> StepFailed:
         turn = (held.work.ahead or held.state).turn
@@ -149,13 +195,13 @@ class Asking:
         """The next owner asks the model again at once, and the try does not count."""
         calling = held.work.calling
         self.drop(held.work)
-        if calling is None or held.quarantined is not None:
+        if not isinstance(calling, Calling) or held.quarantined is not None:
             return
         event = step_handed_over(calling, self._identity.owner)
         now_ms = self._clock.now_ms()
         encoded = encode(held.key, event, source=self._identity.source, actor=RUNTIME, time_ms=now_ms)
         outgoing = Outgoing(held.key.to_bytes(), encoded.value, encoded.headers, encoded.record.time_ms)
-        self._log.appender.append(THREAD_EVENTS.name, partition.number, [outgoing])
+        self._log.appender.append(topic_of(held.key).name, partition.number, [outgoing])
 
     def progress(self, partition: Partition, held: Held, encoded: tuple[bytes, tuple[tuple[str, bytes], ...]]) -> None:
         value, headers = encoded

@@ -7,11 +7,19 @@ event ahead, and every event is decided on a state in which it fits. The log sta
 
 from collections.abc import Sequence
 
-from schemas.events import StepStarted, ThreadClosed, TurnCancelRequested, TurnOutcome, TurnRecovered, TurnStarted
+from schemas.events import (
+    StepStarted,
+    ThreadClosed,
+    ThreadCloseRequested,
+    TurnCancelRequested,
+    TurnOutcome,
+    TurnRecovered,
+    TurnStarted,
+)
 from schemas.ids import ThreadKey
 from schemas.state import Call, Step, ThreadState, Turn, unsettled_calls
 from schemas.tools import tools_hash
-from services.runtime import children, plans
+from services.runtime import children, compaction, plans
 from services.runtime.calls import advance_calls, end_running, end_turn, offered_tools
 from services.runtime.decisions import (
     NOTHING_TO_DO,
@@ -33,16 +41,29 @@ def decide(key: ThreadKey, state: ThreadState, now_ms: int, world: World) -> Dec
     if state.status == "importing":
         return _drop(world)
     return joined(
+        _end_life(key, state, now_ms, world.limits),
         children.tell_parent(key, state, world),
         plans.advance(key, state, now_ms, world.limits, world),
         _advance_turn(key, state, now_ms, world),
     )
 
 
+def _end_life(key: ThreadKey, state: ThreadState, now_ms: int, limits: Limits) -> Decisions:
+    """An ephemeral thread is closed when its time is over, whatever it is doing."""
+    if not key.ephemeral or state.status != "active":
+        return NOTHING_TO_DO
+    ends_at = state.created_ms + 1000 * limits.ephemeral_seconds
+    if now_ms < ends_at:
+        return [LookAgain(ends_at)]
+    return [Append(ThreadCloseRequested(reason=f"an ephemeral thread lives {limits.ephemeral_seconds} s"))]
+
+
 def _advance_turn(key: ThreadKey, state: ThreadState, now_ms: int, world: World) -> Decisions:
     """The open turn, or the beginning of one."""
     turn = state.turn
     if turn is None:
+        if compaction.is_asked_for(state) and state.config is not None:
+            return compaction.advance(state, now_ms, narrowed(world.limits, state.config), world)
         return [*_drop(world), *_without_turn(state, world)]
     limits = narrowed(world.limits, turn.config)
     if turn.cancelling is not None:
@@ -52,6 +73,8 @@ def _advance_turn(key: ThreadKey, state: ThreadState, now_ms: int, world: World)
     limit = _turn_limit(turn, now_ms, limits)
     if isinstance(limit, Append):
         return [limit]
+    if compaction.is_asked_for(state):
+        return [*compaction.advance(state, now_ms, limits, world), limit]
     if turn.step is not None:
         return _advance_step(turn, turn.step, now_ms, limits, world, limit)
     calls = [call for call in state.calls.values() if call.turn == turn.turn]
@@ -136,7 +159,7 @@ def _recover(turn: Turn, step: Step, world: World) -> Decisions:
 
 def _advance_step(turn: Turn, step: Step, now_ms: int, limits: Limits, world: World, limit: LookAgain) -> Decisions:
     if step.status == "open":
-        if world.calling is not None and world.calling.started in step.starts:
+        if isinstance(world.calling, Calling) and world.calling.started in step.starts:
             return [limit]
         if step.owner == world.owner:
             return [*_drop(world), CallModel(Calling(turn.turn, step.step, step.attempt, step.starts[-1])), limit]
@@ -162,6 +185,8 @@ def _next_step(state: ThreadState, turn: Turn, calls: Sequence[Call], limits: Li
     if 0 < limits.turn_tokens <= tokens:
         reason = f"the turn has used {tokens} tokens; {limits.turn_tokens} are its limit"
         return [end_turn(turn, (), "failed", reason, world)]
+    if compaction.is_too_large(state, turn, limits):
+        return [compaction.request(state, turn)]
     return _start_step(turn, turn.steps + 1, 1, steering, world)
 
 

@@ -24,6 +24,29 @@ class Calling(NamedTuple):
     """Data hash of the start that it answers."""
 
 
+class Summarising(NamedTuple):
+    """The model call that this process has under way for a summary of a thread."""
+
+    requested: int
+    """Seq of the request that it answers."""
+    base: int
+    through_seq: int
+    attempt: int
+
+
+class SummaryTries(NamedTuple):
+    """What became of this process' tries at a summary."""
+
+    requested: int = 0
+    failures: int = 0
+    retriable: bool = True
+    retry_at_ms: int = 0
+    error: str = ""
+
+
+NO_TRIES = SummaryTries()
+
+
 class ChildEnd(NamedTuple):
     """What came of what a child thread was asked for."""
 
@@ -52,7 +75,10 @@ class World:
     """Whether the state holds own events that were not read back yet. Nothing is done to other threads meanwhile: what
     causes it may come to nothing.
     """
-    calling: Calling | None = None
+    calling: Calling | Summarising | None = None
+    tries: SummaryTries = NO_TRIES
+    summed_up: Callable[[int], int | None] = lambda _: None
+    """How many items a summary through this seq would stand for; None while the transcript is not loaded."""
     taken_over: str | None = None
     """Data hash of the start that this process found open when it took the thread over, until it has said so."""
     ended: ChildEnd | None = None
@@ -86,7 +112,7 @@ class ReadChild(NamedTuple):
 
 
 class CallModel(NamedTuple):
-    calling: Calling
+    calling: Calling | Summarising
 
 
 class DropModelCall(NamedTuple):

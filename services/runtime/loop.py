@@ -18,7 +18,7 @@ from schemas.events import Confirmed, Context, TurnRecovered
 from schemas.progress import Quarantine, encode_progress
 from schemas.state import ThreadState, is_active
 from schemas.thread import Verdict, fold
-from schemas.topics import THREAD_EVENTS
+from schemas.topics import topic_of
 from schemas.transcript import transcript_changes
 from services.chassis.catalog_reader import CatalogReader
 from services.chassis.clock import Clock
@@ -27,6 +27,7 @@ from services.chassis.log import Log, LogError, Outgoing
 from services.chassis.storable import storable_text
 from services.chassis.timers import Timers
 from services.chassis.tool_arguments import ArgumentCheck
+from services.runtime import compaction
 from services.runtime.asking import Asking
 from services.runtime.child_store import ChildStore
 from services.runtime.children import own_end
@@ -133,7 +134,7 @@ class Runtime:
 
     def on_ready(self, partition: Partition) -> None:
         for held in list(partition.threads.values()):
-            if is_active(held.state):
+            if is_active(held.state) or held.key.ephemeral:
                 self.advance(partition, held)
 
     def on_lost(self, partition: Partition) -> None:
@@ -298,6 +299,10 @@ class Runtime:
             shown = self._transcripts.window(held)
             return None if shown is None else shown.context
 
+        def summed_up(through_seq: int) -> int | None:
+            shown = self._transcripts.window(held)
+            return None if shown is None else len(compaction.summed_up(shown.items, through_seq))
+
         return World(
             owner=self._identity.owner,
             agent_version=self._identity.agent_version,
@@ -308,6 +313,8 @@ class Runtime:
             arguments_problem=self._arguments.problem,
             is_ahead=bool(work.pending),
             calling=work.calling,
+            tries=work.tries,
+            summed_up=summed_up,
             taken_over=work.taken_over,
             ended=work.ended,
             children=work.children,
@@ -345,7 +352,7 @@ class Runtime:
         key = held.key.to_bytes()
         records = [Outgoing(key, encoded.value, encoded.headers, encoded.record.time_ms) for encoded in outgoing]
         sent = held.work.pending[-len(outgoing) :]
-        offsets = self._log.appender.append(THREAD_EVENTS.name, partition.number, records)
+        offsets = self._log.appender.append(topic_of(held.key).name, partition.number, records)
         offsets.add_done_callback(partial(self._appended, partition, held, sent))
 
     def look_again(self, partition: Partition, held: Held, at_ms: int, *, is_final: bool = False) -> None:

@@ -95,7 +95,7 @@ class RuntimeMetrics:
             ),
             transcripts_loaded=Counter(
                 "threadlog_runtime_transcripts_loaded",
-                "Cold transcripts loaded, by source: the items of the views, a scan of the partition, or those of parents.",
+                "Cold transcripts loaded, by source: items of the views, a scan of the partition, or those of parents.",
                 ["source"],
                 registry=registry,
             ),

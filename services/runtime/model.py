@@ -17,7 +17,7 @@ TranscriptItem: TypeAlias = Mapping[str, JsonValue]
     tool_call     call (such as 1.1.0), tool, args, provider_id?, malformed?
     tool_result   call, tool, outcome, content (a tool's result, or a sentence)
     resolution    as tool_result, for a call of an earlier turn that was settled later
-    summary       text: stands for all that came before
+    summary       text, state?: stands for all that came before
 """
 
 ToolChoice: TypeAlias = Literal["auto", "none", "required"] | tuple[str, ...]
@@ -33,6 +33,8 @@ class ModelRequest:
     tools: Sequence[ToolSpec] = ()
     tool_choice: ToolChoice | None = None
     """None: what the settings say, or the provider's default."""
+    is_summary: bool = False
+    """Whether a summary of the conversation is asked for, by its last item."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,9 @@ r"""A model that plays a script, for demonstrations, tests and benchmarks.
 The first rule whose conditions all hold is played; where none does, the answer is a final failure that says what the
 conversation looked like. `{{name}}` and `{{1}}` are groups of the rule's expressions, `{{input}}` is the last user
 text, `{{result}}` the last tool result; anything else in double braces stays as it is.
+
+A summary of the conversation is written by the rules whose match says `summary: true`, and by no others; without one,
+it says how long the conversation is and how it began and ended.
 """
 
 import asyncio
@@ -80,6 +83,8 @@ class Match(_Section):
     """Of the last result, if nothing came after it."""
     last_result: Expression | None = None
     last_outcome: str | None = None
+    summary: bool = False
+    """Whether the rule writes summaries. The last user message is then the one before the question for it."""
 
 
 class Call(_Section):
@@ -155,27 +160,31 @@ class ScriptedModel:
         self._failures: dict[tuple[int, str], int] = {}
 
     async def answer(self, request: ModelRequest, emit_delta: EmitDelta, /) -> ModelAnswer | ModelFailure:
-        situation = _situation(request.items)
+        items = request.items[:-1] if request.is_summary else request.items
+        situation = _situation(items)
         played = next(
             (
                 (number, rule, groups)
                 for number, rule in enumerate(self._script.rules)
-                if (groups := _groups(rule.match, situation)) is not None
+                if _writes_summaries(rule.match) == request.is_summary
+                and (groups := _groups(rule.match, situation)) is not None
             ),
             None,
         )
+        if played is None and request.is_summary:
+            return _summary(items)
         if played is None:
             return ModelFailure(f"The script has no rule for this conversation: {situation}", retriable=False)
         number, rule, groups = played
         if rule.delay_seconds:
             await self._sleep(rule.delay_seconds)
-        if rule.error is not None and self._still_fails(number, rule.error, request.items):
+        if rule.error is not None and self._still_fails(number, rule.error, items):
             return ModelFailure(rule.error.message, rule.error.retriable, rule.error.retry_after_seconds)
         text = None if rule.text is None else _filled(rule.text, groups)
         reasoning = None if rule.reasoning is None else _filled(rule.reasoning, groups)
         if rule.delta_seconds is not None:
             await self._stream(rule.delta_seconds, reasoning, text, emit_delta)
-        return _answer(rule, groups, reasoning, text, request.items)
+        return _answer(rule, groups, reasoning, text, items)
 
     async def _stream(self, seconds: float, reasoning: str | None, text: str | None, emit_delta: EmitDelta) -> None:
         deltas = [Delta("reasoning", word) for word in _WORDS.findall(reasoning or "")]
@@ -230,6 +239,17 @@ def _situation(items: Sequence[TranscriptItem]) -> _Situation:
 
 def _is_user(item: TranscriptItem) -> bool:
     return item["kind"] == "message" and item.get("role") == "user"
+
+
+def _writes_summaries(match: Match | Literal["always"]) -> bool:
+    return match != "always" and match.summary
+
+
+def _summary(items: Sequence[TranscriptItem]) -> ModelAnswer:
+    users = [text_of_content(item.get("content"))[:SHOWN_CHARACTERS_MAX] for item in items if _is_user(item)]
+    told = [f"It began with: {users[0]}", f"The last that was asked: {users[-1]}"] if users else []
+    answers = [AnswerItem("text", "\n".join([f"The conversation so far has {len(items)} items.", *told]))]
+    return ModelAnswer(items=answers, usage=_estimated(answers, [], items))
 
 
 def _groups(match: Match | Literal["always"], situation: _Situation) -> Mapping[str, str] | None:

@@ -12,7 +12,7 @@ from schemas.transcript import Change, Transcript
 from services.chassis.fold_loop import Held as HeldThread
 from services.chassis.fold_loop import Partition as AssignedPartition
 from services.chassis.timers import Timer
-from services.runtime.decisions import Append, Calling, ChildEnd
+from services.runtime.decisions import NO_TRIES, Append, Calling, ChildEnd, Summarising, SummaryTries
 from services.runtime.limits import Limits
 
 
@@ -38,7 +38,8 @@ class Work:
     pending: list[Pending] = field(default_factory=list)
     ahead: ThreadState | None = None
     """The confirmed state with the pending events folded onto it; None where there are none."""
-    calling: Calling | None = None
+    calling: Calling | Summarising | None = None
+    tries: SummaryTries = NO_TRIES
     task: "asyncio.Task[None] | None" = None
     loading: bool = False
     is_met: bool = False

@@ -7,18 +7,30 @@ from hypothesis import strategies as st
 
 from schemas.codec import encode
 from schemas.config import Config
-from schemas.events import Confirmed, Context, TurnRecovered
+from schemas.events import Confirmed, Context, ContextCompactionRequested, TurnRecovered
 from schemas.state import ThreadState, is_active
 from schemas.thread import fold
 from schemas.tools import Catalog, CatalogSource, ToolSpec
+from services.runtime.compaction import is_asked_for
 from services.runtime.decide import decide
-from services.runtime.decisions import Append, Calling, CallModel, Decisions, LoadTranscript, LookAgain, World
+from services.runtime.decisions import (
+    Append,
+    Calling,
+    CallModel,
+    Decisions,
+    LoadTranscript,
+    LookAgain,
+    Summarising,
+    SummaryTries,
+    World,
+)
 from services.runtime.limits import Limits
 from tests.support import actors
 from tests.support.histories import (
     IMPORTER,
     KEY,
     NO_HASH,
+    RUNTIME,
     START_MS,
     USER,
     History,
@@ -107,7 +119,11 @@ TOOLS = st.lists(
 )
 LATER = st.sampled_from([0, 60_000, 1_000_000, 4_000_000, 100_000_000_000])
 LIMITS = st.builds(
-    Limits, steps_per_turn=st.integers(1, 3), parallel_calls=st.integers(1, 2), calls_per_step=st.integers(1, 2)
+    Limits,
+    steps_per_turn=st.integers(1, 3),
+    parallel_calls=st.integers(1, 2),
+    calls_per_step=st.integers(1, 2),
+    context_tokens=st.sampled_from([0, 50]),
 )
 
 
@@ -126,16 +142,25 @@ def test_decide_comes_to_rest(
     """What it appends applies on the state it was decided on, and it never goes on for ever. An active thread that
     rests waits for something.
     """
-    state = _walk(beginning, walk, config)
+    state = _asked_for_a_summary(_walk(beginning, walk, config), data)
     pools = ("builtin", data.draw(st.sampled_from(["client", "other"])))
     sources = {
         pool: CatalogSource(source=pool, pool=pool, tools=tuple(tools[place::2])) for place, pool in enumerate(pools)
     }
     step = state.turn.step if state.turn is not None else None
-    calling = None
+    calling: Calling | Summarising | None = None
     if step is not None and data.draw(st.booleans()):
         started = data.draw(st.sampled_from([*step.starts, NO_HASH]))
         calling = Calling(state.last_turn, step.step, step.attempt, started)
+    elif data.draw(st.booleans()):
+        calling = Summarising(data.draw(st.sampled_from([1, state.compaction_seq])), state.base, state.seq, 1)
+    covered = data.draw(st.sampled_from([0, 3]))
+    tries = SummaryTries(
+        data.draw(st.sampled_from([0, state.compaction_seq])),
+        data.draw(st.integers(0, 3)),
+        data.draw(st.booleans()),
+        START_MS + 50_000 + data.draw(LATER),
+    )
     world = World(
         owner=data.draw(st.sampled_from(["A", "C"])),
         agent_version="1",
@@ -145,6 +170,8 @@ def test_decide_comes_to_rest(
         context=lambda: None if is_cold else Context(confirmed_seq=state.seq, items=0, hash=NO_HASH),
         arguments_problem=lambda tool, args, malformed: "no" if malformed else None,
         calling=calling,
+        tries=tries,
+        summed_up=lambda _: None if is_cold else covered,
         taken_over=step.starts[-1] if step is not None and is_taken_over else None,
     )
     now_ms = START_MS + 50_000 + later_ms
@@ -162,6 +189,15 @@ def _walk(beginning: Beginning, walk: list[tuple[int, int]], config: Config) -> 
         if moves:
             history.append(*moves[choice % len(moves)])
     return history.state
+
+
+def _asked_for_a_summary(state: ThreadState, data: st.DataObject) -> ThreadState:
+    """Where that may be."""
+    if not data.draw(st.booleans()):
+        return state
+    made = encode(KEY, ContextCompactionRequested(), source="ingest/i", actor=RUNTIME, time_ms=START_MS + 50_000)
+    folded = fold(state, made.record)
+    return folded.state if folded.verdict.effect == "applied" else state
 
 
 def _rest(state: ThreadState, now_ms: int, world: World) -> tuple[ThreadState, Decisions]:
@@ -183,6 +219,10 @@ def _check_waits(state: ThreadState, now_ms: int, world: World, decisions: Decis
     looks = [decision.at_ms for decision in decisions if isinstance(decision, LookAgain)]
     assert all(at_ms > now_ms for at_ms in looks)
     assert len(looks) <= 1
+    if is_asked_for(state):
+        waits = isinstance(world.calling, Summarising) or any(isinstance(each, LoadTranscript) for each in decisions)
+        assert waits or looks or any(isinstance(each, CallModel) for each in decisions), decisions
+        return
     if state.status == "importing" or state.turn is None:
         assert not looks
         assert not any(not item.held for item in state.queue) or state.status in {"importing", "closed"}
@@ -192,5 +232,5 @@ def _check_waits(state: ThreadState, now_ms: int, world: World, decisions: Decis
     is_waiting = looks or any(isinstance(decision, CallModel | LoadTranscript) for decision in decisions)
     assert is_waiting, decisions
     if turn.step is not None and turn.step.status == "open" and turn.cancelling is None:
-        is_asked = world.calling is not None and world.calling.started in turn.step.starts
+        is_asked = isinstance(world.calling, Calling) and world.calling.started in turn.step.starts
         assert is_asked or any(isinstance(decision, CallModel | LoadTranscript) for decision in decisions)

@@ -237,3 +237,25 @@ async def test_models_are_chosen_by_name():
 )
 def test_content_as_text(content, text):
     assert text_of_content(content) == text
+
+
+async def summary_of(script, *items):
+    request = ModelRequest("scripted", {}, None, [*items, user("Sum it up.")], is_summary=True)
+    answer = await ScriptedModel(parse_script(script)).answer(request, lambda _: None)
+    assert isinstance(answer, ModelAnswer)
+    return answer.items[0].text
+
+
+async def test_summaries_are_written_by_their_own_rules_or_say_how_long_it_was():
+    rules = "rules: [{match: always, text: an answer}, {match: {summary: true, last_user: 'fix (\\S+)'}, text: 'Of {{1}}.'}]"
+    assert await summary_of(rules, user("fix a.py")) == "Of a.py."
+    told = await summary_of(
+        "rules: [{match: always, text: an answer}]", user("fix a.py"), {"kind": "summary", "text": "before"}
+    )
+    assert "2 items" in told
+    assert "fix a.py" in told
+    assert await summary_of("rules: []") == "The conversation so far has 0 items."
+    step = ModelRequest("scripted", {}, None, [user("fix a.py")])
+    answer = await ScriptedModel(parse_script(rules)).answer(step, lambda _: None)
+    assert isinstance(answer, ModelAnswer)
+    assert answer.items[0].text == "an answer"

@@ -1,0 +1,141 @@
+"""Compaction: when a summary takes the place of what the model was shown, and what the model is asked for it. Pure.
+
+A request (`context.compaction_requested`) comes from a person, or from the runtime before a step whose context has
+passed its limit. While it stands, no step and no turn begins. The model is asked at the next boundary, where no step is
+open and every call is settled, and only about what was read back. Its answer is `context.compacted`, which counts where
+the base of the context is still the same; where no try brings a summary, `context.compaction_failed` ends the request
+and the thread goes on as it was. Tries are counted in memory: whoever takes the thread over begins anew.
+"""
+
+from collections.abc import Sequence
+
+from schemas.events import ContextCompacted, ContextCompactionFailed, ContextCompactionRequested, Failure, Usage
+from schemas.state import ThreadState, Turn, unsettled_calls
+from schemas.transcript import Item
+from services.chassis.storable import storable_text
+from services.runtime.decisions import (
+    Append,
+    CallModel,
+    Decision,
+    DropModelCall,
+    LoadTranscript,
+    LookAgain,
+    Summarising,
+    SummaryTries,
+    World,
+)
+from services.runtime.limits import Limits
+from services.runtime.model import ModelAnswer, ModelFailure, TranscriptItem
+
+ERROR_CHARACTERS_MAX = 2_000
+
+ASKED = """\
+The conversation up to here is about to be replaced by a summary, and you will go on with the summary alone. Write it \
+now, for yourself, and write nothing else. Do not call tools.
+
+Say what the user has asked for, in the user's own words where they matter, and which of it is still to be done; what \
+was done and found out, with the names, paths, numbers and exact texts that will be needed again; what was decided and \
+why; what failed and must not be tried again; and what was to come next. Leave out what no longer matters.\
+"""
+
+
+def is_asked_for(state: ThreadState) -> bool:
+    """Whether a summary comes before anything else that the model is asked."""
+    if not state.compaction_requested or state.status != "active":
+        return False
+    turn = state.turn
+    if turn is None:
+        return True
+    is_open = turn.step is not None and turn.step.status == "open"
+    return turn.cancelling is None and not is_open and not unsettled_calls(state, turn.turn)
+
+
+def is_too_large(state: ThreadState, turn: Turn, limits: Limits) -> bool:
+    """Whether the runtime asks for a summary before the next step."""
+    return (
+        state.status == "active"
+        and 0 < limits.context_tokens < state.context_tokens
+        and state.compaction_failed_turn != turn.turn
+    )
+
+
+def request(state: ThreadState, turn: Turn) -> Append:
+    return Append(ContextCompactionRequested(base=state.base, turn=turn.turn))
+
+
+def advance(state: ThreadState, now_ms: int, limits: Limits, world: World) -> list[Decision]:
+    """What a request that stands comes to next."""
+    calling = world.calling
+    if isinstance(calling, Summarising) and (calling.requested, calling.base) == (state.compaction_seq, state.base):
+        return []
+    decisions: list[Decision] = [] if calling is None else [DropModelCall()]
+    tries = world.tries if world.tries.requested == state.compaction_seq else SummaryTries(state.compaction_seq)
+    if tries.failures and (not tries.retriable or tries.failures >= limits.model_tries):
+        return [*decisions, _failed(state, "model", tries.error)]
+    if world.is_ahead:
+        return decisions
+    if tries.failures and now_ms < tries.retry_at_ms:
+        return [*decisions, LookAgain(tries.retry_at_ms)]
+    through_seq = _through_seq(state)
+    items = world.summed_up(through_seq)
+    if items is None:
+        return [*decisions, LoadTranscript()]
+    if items == 0:
+        return [*decisions, _failed(state, "empty", "there is nothing that a summary could stand for")]
+    attempt = tries.failures + 1
+    return [*decisions, CallModel(Summarising(state.compaction_seq, state.base, through_seq, attempt))]
+
+
+def _through_seq(state: ThreadState) -> int:
+    """All that was read back; but what a turn begins with, and no step has answered, is not left to a summary."""
+    turn = state.turn
+    if turn is None or turn.steps > 0:
+        return state.seq
+    return max(state.base, turn.started_seq - 1)
+
+
+def _failed(state: ThreadState, kind: str, message: str) -> Append:
+    error = Failure(kind=kind, message=storable_text(message)[:ERROR_CHARACTERS_MAX])
+    return Append(ContextCompactionFailed(base=state.base, requested=state.compaction_seq, error=error))
+
+
+def summed_up(items: Sequence[Item], through_seq: int) -> Sequence[Item]:
+    """What of a context a summary through that seq stands for. Nothing where that is a summary alone."""
+    covered = [
+        item for item in items if item.thread is not None or item.kind == "summary" or (item.place or 0) <= through_seq
+    ]
+    return () if all(item.kind == "summary" for item in covered) else covered
+
+
+def question(items: Sequence[Item]) -> list[TranscriptItem]:
+    """The items that the model is asked with."""
+    return [
+        *[item.content for item in items],
+        {"kind": "message", "role": "user", "content": [{"type": "text", "text": ASKED}]},
+    ]
+
+
+def to_summary(calling: Summarising, answer: ModelAnswer, bytes_max: int) -> ContextCompacted | ModelFailure:
+    """Calls of the answer are none: no tools are offered to be used."""
+    text = storable_text("\n\n".join([item.text for item in answer.items if item.kind == "text"])).strip()
+    if not text:
+        return ModelFailure("the model answered without a text", retriable=True)
+    size = len(text.encode())
+    if size > bytes_max:
+        return ModelFailure(f"the summary has {size} bytes, {bytes_max} are allowed", retriable=False)
+    usage = answer.usage
+    return ContextCompacted(
+        base=calling.base,
+        through_seq=calling.through_seq,
+        summary=text,
+        usage=Usage(
+            input_tokens=usage.input_tokens,
+            output_tokens=usage.output_tokens,
+            cached_tokens=usage.cached_tokens,
+            reasoning_tokens=usage.reasoning_tokens,
+        ),
+    )
+
+
+def after_failure(calling: Summarising, failure: ModelFailure, retry_at_ms: int) -> SummaryTries:
+    return SummaryTries(calling.requested, calling.attempt, failure.retriable, retry_at_ms, failure.error)
