@@ -221,6 +221,8 @@ class Known:
         if key != KEY:
             raise ProblemError(no_such_thread())
 
+    require_viewed = require
+
 
 class Everybody:
     async def principal(self, headers: object) -> Principal:
