@@ -95,8 +95,8 @@ def _read_main(source: Source, scene: Scene, found: _Found) -> Iterator[Piece]:
                 case "summary" | "custom-title" | "ai-title":
                     pieces = titles.take(line.number, record)
         else:
-            kind = Kind(index.kinds[node])
-            if kind is not Kind.LINK:
+            kind = index.kinds[node]
+            if kind != Kind.LINK:
                 pieces = queue.take(kind, record)
                 if index.threads[node] == MAIN:
                     pieces += reader.feed(kind, line.number, record)
@@ -159,7 +159,7 @@ def _count_shared(source: Source, scene: Scene) -> int:
         if node > index.copied:
             break
         if node != NOWHERE and line.record is not None and index.threads[node] == MAIN:
-            reader.feed(Kind(index.kinds[node]), line.number, line.record)
+            reader.feed(index.kinds[node], line.number, line.record)
     return reader.turns
 
 
@@ -233,7 +233,7 @@ def _read_beside(source: Source, scene: Scene, places: list[int], found: _Found)
             yield from _with_header(headers, ended, held.pop(ended) + readers[ended].finish())
         if not readers[place].has_begun:
             headers[place] = _header(index, place, line, found)
-        pieces = readers[place].feed(Kind(index.kinds[node]), line.number, line.record)
+        pieces = readers[place].feed(index.kinds[node], line.number, line.record)
         held[place] += _with_header(headers, place, pieces)
         if node in attached:
             found.turns[node] = (readers[place].turns, text_of(line.record, "uuid"))

@@ -32,6 +32,8 @@ from services.importer.model import Counts
 
 NOWHERE = -1
 UNSEEN, ON_THE_WAY, FOREIGN = -1, -2, -3
+NO_PARENT, UNSAID_PARENT = 0, 1
+"""In place of a hash. A record that does not speak of a parent follows the one before it."""
 MAIN = 0
 LATE_RESULTS_MAX = 10_000
 """Results that come after another prompt are held from the first reading on; more of them are counted and left out."""
@@ -114,7 +116,8 @@ class _Reading:
         """By node of a sub-agent: hash of what it was told, whether it is a warm-up."""
         self._begin_uuids: dict[int, str] = {}
         self._has_main = False
-        self._agents = array("q")
+        self._agents: dict[int, str | None] = {}
+        """Of nodes of sub-agents."""
         self._calls_of_agents: list[tuple[str, int, int]] = []
         """Call id, hash of the prompt, node."""
         self._open_calls: dict[str, int] = {}
@@ -123,7 +126,7 @@ class _Reading:
         self._users: dict[int, tuple[int, str]] = {}
         """By session: the last prompt that names it, and its uuid."""
         self._leaf_names: set[str] = set()
-        self._agent_names: dict[int, str] = {}
+        self._agent_names: dict[str, str] = {}
 
     # One line after another
 
@@ -171,28 +174,35 @@ class _Reading:
         index.kinds.append(kind)
         index.lines.append(number)
         self._sides.append(side)
-        self._has_main = self._has_main or not side
         self._sessions.append(session)
-        agent = text_of(record, "agentId")
-        self._agents.append(hash(agent) if agent is not None else 0)
-        if agent is not None and len(self._agent_names) < SESSIONS_MAX:
-            self._agent_names.setdefault(hash(agent), agent)
-        parent = text_of(record, "parentUuid")
-        if kind is Kind.BOUNDARY and parent is None:
-            parent = text_of(record, "logicalParentUuid")
+        if side:
+            self._agents[node] = self._agent_of(record)
+        else:
+            self._has_main = True
+        parent = record.get("parentUuid")
+        if parent is None and kind is Kind.BOUNDARY:
+            parent = record.get("logicalParentUuid")
             self._boundaries.append(node)
-        self._parents.append(hash(parent) if parent is not None else 0 if "parentUuid" in record else 1)
-        self._note(node, number, record, kind, uuid, session, side)
-
-    def _note(
-        self, node: int, number: int, record: Record, kind: Kind, uuid: str | None, session: int, side: bool
-    ) -> None:
-        index = self._index
+        if isinstance(parent, str):
+            self._parents.append(hash(parent))
+        else:
+            self._parents.append(NO_PARENT if "parentUuid" in record else UNSAID_PARENT)
         if node == 0:
             index.tool_version = text_of(record, "version")
             index.cwd = text_of(record, "cwd")
             index.created_ms = milliseconds(record)
             index.first_line = number
+        if kind is not Kind.LINK:
+            self._note(node, number, record, kind, uuid, session, side)
+
+    def _agent_of(self, record: Record) -> str | None:
+        """The one string for each, however often it comes."""
+        agent = text_of(record, "agentId")
+        return self._agent_names.setdefault(agent, agent) if agent is not None else None
+
+    def _note(
+        self, node: int, number: int, record: Record, kind: Kind, uuid: str | None, session: int, side: bool
+    ) -> None:
         source = copied_from(record)
         if source is not None:
             self._mark(node, source, uuid)
@@ -281,7 +291,7 @@ class _Reading:
 
     def _take_for_an_agent(self, name: str) -> None:
         index = self._index
-        index.agent = self._agent_names.get(self._agents[0]) or PurePath(name).stem.removeprefix("agent-")
+        index.agent = self._agents[0] or PurePath(name).stem.removeprefix("agent-")
         first = self._prompts_of_sides.get(min(self._prompts_of_sides, default=NOWHERE))
         index.is_warm_up = first is not None and first[1]
         self._prompts_of_sides = {}
@@ -292,12 +302,12 @@ class _Reading:
         last = [NOWHERE, NOWHERE]
         """The node before, of the conversation and of sub-agents."""
         for node, parent in enumerate(parents):
-            place = NOWHERE if parent == 0 else self._by_uuid.get(parent, NOWHERE)
+            place = NOWHERE if parent == NO_PARENT else self._by_uuid.get(parent, NOWHERE)
             side = sides[node]
-            if parent and place == NOWHERE:
+            if parent != NO_PARENT and place == NOWHERE:
                 if self._sessions[node] in {own, 0}:
                     place = last[side]
-                if parent != 1:
+                if parent != UNSAID_PARENT:
                     self._counts.pass_over("parent not in the file")
             parents[node] = place if place != node else NOWHERE
             last[side] = node
@@ -326,7 +336,7 @@ class _Reading:
         main_is_known = False
         threads = array("i", [UNSEEN]) * len(sides)
         index.threads = threads
-        roots_of_agents: dict[int, int] = {}
+        roots_of_agents: dict[str | int, int] = {}
         for newest in self._newest_first(own):
             if threads[newest] != UNSEEN:
                 continue
@@ -367,18 +377,18 @@ class _Reading:
             yield main
         yield from nodes
 
-    def _new_child(self, path: list[int], attach: int, roots: dict[int, int]) -> None:
+    def _new_child(self, path: list[int], attach: int, roots: dict[str | int, int]) -> None:
         index = self._index
         root = path[0]
-        agent = self._agents[root]
-        place = roots.get(agent) if agent else None
+        agent = self._agents.get(root)
+        place = roots.get(agent) if agent is not None else None
         if place is None:
             _, warm_up = self._prompts_of_sides.get(root, (0, False))
-            name = self._agent_names.get(agent) or self._begin_uuids.get(root, f"line {index.lines[root]}")
+            name = agent or self._begin_uuids.get(root, f"line {index.lines[root]}")
             parent = max(index.threads[attach], MAIN) if attach != NOWHERE else MAIN
             index.plans.append(ThreadPlan(f"{index.session}:{name}", "child", parent, attach, root, is_warm_up=warm_up))
             place = len(index.plans)
-            roots[agent or -root - 1] = place
+            roots[agent or root] = place
         _give(index.threads, path, place)
 
     def _hang(self, path: list[int], node: int, own: int) -> None:

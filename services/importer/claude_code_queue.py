@@ -56,18 +56,18 @@ class Queue:
                 for item in self._queued:
                     item.left = item.left or "remove"
 
-    def take(self, kind: Kind, record: Record) -> list[Piece]:
+    def take(self, kind: int, record: Record) -> list[Piece]:
         """A record in which something from the queue may have arrived. Gives what the queue lost before."""
         if not self._queued or kind not in _SPEAKING:
             return []
         text = first_text(content_of(record)).strip()
-        if kind is Kind.COMMAND:
+        if kind == Kind.COMMAND:
             text = _typed(text)
         arrived = [item for item in self._queued if item.text == text or (item.left and item.text in text)]
         if not arrived and kind in {Kind.PROMPT, Kind.COMMAND}:
             arrived = [item for item in self._queued if item.left == "dequeue"][:1]
         self._queued = [item for item in self._queued if item not in arrived]
-        if kind is not Kind.PROMPT:
+        if kind != Kind.PROMPT:
             return []
         lost = [item for item in self._queued if item.left is not None]
         self._queued = [item for item in self._queued if item.left is None]

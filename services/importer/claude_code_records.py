@@ -6,6 +6,7 @@ from base64 import b64decode
 from dataclasses import dataclass
 from datetime import datetime
 from enum import IntEnum
+from functools import lru_cache
 from typing import Any
 
 from pydantic import JsonValue
@@ -14,6 +15,7 @@ from schemas.events import ContentItem, TextItem, Usage
 from services.importer.lines import Record
 from services.importer.model import Blob, Counts
 
+INTERRUPTED = "[Request interrupted by user"
 NO_RESPONSE = "No response requested."
 SYNTHETIC_MODEL = "<synthetic>"
 COUNT_MAX = 2**53 - 1
@@ -70,7 +72,7 @@ _PREFIXES: tuple[tuple[str, Kind], ...] = (
     ("<bash-stderr>", Kind.SHELL),
     ("<user-memory-input>", Kind.SHELL),
     ("<task-notification>", Kind.NOTICE),
-    ("[Request interrupted by user", Kind.INTERRUPTION),
+    (INTERRUPTED, Kind.INTERRUPTION),
 )
 _MARKS = frozenset("<[C")
 
@@ -101,7 +103,7 @@ def _kind_of_user(record: Record) -> Kind:
         return Kind.SUMMARY
     text = first_text(content).lstrip()
     kind = Kind.PROMPT
-    if text[:1] in _MARKS:
+    if text and text[0] in _MARKS:
         kind = next((kind for prefix, kind in _PREFIXES if text.startswith(prefix)), Kind.PROMPT)
     if _is_notice(record):
         return Kind.NOTICE
@@ -172,6 +174,21 @@ def milliseconds(record: Record) -> int | None:
     stamp = record.get("timestamp")
     if not isinstance(stamp, str):
         return None
+    if len(stamp) == len("2026-01-01T00:00:00.000Z") and stamp[19] == "." and stamp[23] == "Z":
+        second = _second(stamp[:19])
+        tail = stamp[20:23]
+        if second is not None and tail.isdecimal() and tail.isascii():
+            return second + int(tail)
+    return _milliseconds(stamp)
+
+
+@lru_cache(maxsize=256)
+def _second(stamp: str) -> int | None:
+    """Records come in bursts: parsed once for each second."""
+    return _milliseconds(f"{stamp}+00:00")
+
+
+def _milliseconds(stamp: str) -> int | None:
     try:
         moment = datetime.fromisoformat(stamp)
         at_ms = round(moment.timestamp() * 1000)
@@ -193,20 +210,20 @@ def usage_of(message: Record) -> Usage | None:
     usage = message.get("usage")
     if not isinstance(usage, dict) or message.get("model") == SYNTHETIC_MODEL:
         return None
-    read = _count(usage, "cache_read_input_tokens")
+    read = _count(usage.get("cache_read_input_tokens"))
+    written = _count(usage.get("cache_creation_input_tokens"))
     details = usage.get("output_tokens_details")
-    return Usage(
-        input_tokens=min(
-            _count(usage, "input_tokens") + _count(usage, "cache_creation_input_tokens") + read, COUNT_MAX
-        ),
-        output_tokens=_count(usage, "output_tokens"),
-        cached_tokens=read,
-        reasoning_tokens=_count(details, "thinking_tokens") if isinstance(details, dict) else 0,
-    )
+    thought = _count(details.get("thinking_tokens")) if isinstance(details, dict) else 0
+    return _usage(_count(usage.get("input_tokens")) + written + read, _count(usage.get("output_tokens")), read, thought)
 
 
-def _count(values: Record, name: str) -> int:
-    value = values.get(name)
+@lru_cache(maxsize=256)
+def _usage(told: int, said: int, read: int, thought: int) -> Usage:
+    """The lines of one message repeat its counts."""
+    return Usage(input_tokens=min(told, COUNT_MAX), output_tokens=said, cached_tokens=read, reasoning_tokens=thought)
+
+
+def _count(value: object) -> int:
     return min(value, COUNT_MAX) if isinstance(value, int) and value > 0 else 0
 
 

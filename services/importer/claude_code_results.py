@@ -1,7 +1,7 @@
 """What became of a call: from the record of its result, and what the tool kept beside what the model was shown."""
 
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Any, Literal
 
@@ -9,14 +9,13 @@ from pydantic import JsonValue
 
 from schemas.events import TaskStatus
 from services.importer.beside import Beside
-from services.importer.claude_code_records import milliseconds, result_as_shown, text_of
+from services.importer.claude_code_records import INTERRUPTED, milliseconds, result_as_shown, text_of
 from services.importer.lines import Record
 from services.importer.model import Blob, CallEnd, Change, Counts, Origin, PlanTask
 
 _EXIT_CODE = re.compile(r"(?:Error: )?Exit code (\d{1,10})(?:\n|$)")
 _PERSISTED = re.compile(r"<persisted-output>[^\n]*\n[^\n]*saved to: ([^\n]{1,4096})")
 _REFUSED = "The user doesn't want to"
-_INTERRUPTED = "[Request interrupted by user"
 _GIVEN_REASONS = ("the user said:", "following reason")
 _LOST = "[Tool call interrupted"
 _TIMED_OUT = ("Command timed out", "Error: Command timed out")
@@ -29,7 +28,7 @@ _STATUSES: dict[str, TaskStatus] = {
 PLAN_TITLE_MAX = 200
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Result:
     end: CallEnd
     origin: Origin
@@ -53,35 +52,32 @@ class Result:
 def result_of(record: Record, block: Record, line: int, counts: Counts, beside: Beside) -> Result:
     """`block`: the call's own part of `record`."""
     shown, blobs = result_as_shown(block.get("content"), counts)
-    text = _text(shown)
-    kept = record.get("toolUseResult")
-    values: Record = kept if isinstance(kept, dict) and _is_alone(record) else {}
+    text = shown if isinstance(shown, str) else _text(shown)
     failed = block.get("is_error") is True
-    result = Result(
-        end="failed" if failed else "succeeded",
-        origin=Origin(line),
-        shown=shown,
-        blobs=blobs,
-        ended_ms=milliseconds(record),
-        exit_code=_exit_code(text) if failed else None,
-    )
-    result = _judged(result, record, text)
+    result = Result("failed" if failed else "succeeded", Origin(line), shown, blobs)
+    result.ended_ms = milliseconds(record)
+    _judge(result, record, text)
     if failed:
+        result.exit_code = _exit_code(text)
         return result
-    return replace(
-        result,
-        whole=_whole(values, text, beside),
-        changes=_changes(values),
-        agent=text_of(values, "agentId"),
-        task=_background(values),
-        kept=values,
-    )
+    values = record.get("toolUseResult")
+    if isinstance(values, dict) and _is_alone(record):
+        result.kept = values
+    else:
+        values = {}
+    result.whole = _whole(values, text, beside)
+    if values:
+        result.changes = _changes(values)
+        result.agent = text_of(values, "agentId")
+        result.task = _background(values)
+    return result
 
 
 def _is_alone(record: Record) -> bool:
     """Whether what the tool kept can only be of one call."""
     content = record["message"]["content"]
-    return sum(isinstance(block, dict) and block.get("type") == "tool_result" for block in content) == 1
+    results = (block for block in content if isinstance(block, dict) and block.get("type") == "tool_result")
+    return len(content) == 1 or sum(1 for _ in results) == 1
 
 
 def _text(shown: JsonValue) -> str:
@@ -98,36 +94,39 @@ def _exit_code(text: str) -> int | None:
     return int(found[1]) if found else None
 
 
-def _judged(result: Result, record: Record, text: str) -> Result:
+def _judge(result: Result, record: Record, text: str) -> None:
     """Approval and denial, as far as they were recorded; what was interrupted, lost or out of time."""
     decision = record.get("permissionDecision")
-    decided = decision if isinstance(decision, dict) else {}
+    if isinstance(decision, dict):
+        match decision.get("decision"):
+            case "accept":
+                result.approval, result.decided_by = "approved", _decided_by(decision)
+            case "reject":
+                _deny(result, _decided_by(decision), text)
+                return
     denial = text_of(record, "toolDenialKind")
-    by = _decided_by(decided)
-    match decided.get("decision"):
-        case "accept":
-            result = replace(result, approval="approved", decided_by=by)
-        case "reject":
-            return replace(result, end="denied", approval="denied", decided_by=by, reason=text or denial)
-    kept = record.get("toolUseResult")
     if denial == "interrupted" or text.startswith(_LOST):
         # Written when the session was taken up again: its time says nothing of the call.
-        return replace(result, end="unknown", reason=text or "interrupted", ended_ms=None)
-    if result.end == "succeeded":
-        return (
-            replace(result, end="cancelled") if isinstance(kept, dict) and kept.get("interrupted") is True else result
-        )
-    if text.startswith(_TIMED_OUT):
-        return replace(result, end="timed_out", reason=text[:PLAN_TITLE_MAX])
-    if denial is not None and denial != "user-rejected":
-        return replace(result, end="denied", approval="denied", decided_by=f"policy:{denial[:60]}", reason=text)
-    if denial is None and not text.startswith((_REFUSED, _INTERRUPTED)):
-        return result
-    # The tool writes the same for a call that a person refused and one that an interruption met while it ran.
-    if any(given in text for given in _GIVEN_REASONS):
-        return replace(result, end="denied", approval="denied", decided_by="user:local", reason=text)
-    origin = replace(result.origin, inferred="refused or interrupted: the session says the same of both")
-    return replace(result, end="cancelled", reason=text, origin=origin)
+        result.end, result.reason, result.ended_ms = "unknown", text or "interrupted", None
+    elif result.end == "succeeded":
+        kept = record.get("toolUseResult")
+        if isinstance(kept, dict) and kept.get("interrupted") is True:
+            result.end = "cancelled"
+    elif text.startswith(_TIMED_OUT):
+        result.end, result.reason = "timed_out", text[:PLAN_TITLE_MAX]
+    elif denial is not None and denial != "user-rejected":
+        _deny(result, f"policy:{denial[:60]}", text)
+    elif denial is not None or text.startswith((_REFUSED, INTERRUPTED)):
+        # The tool writes the same for a call that a person refused and one that an interruption met while it ran.
+        if any(given in text for given in _GIVEN_REASONS):
+            _deny(result, "user:local", text)
+        else:
+            result.end, result.reason = "cancelled", text
+            result.origin = Origin(result.origin.line, "refused or interrupted: the session says the same of both")
+
+
+def _deny(result: Result, by: str | None, text: str) -> None:
+    result.end, result.approval, result.decided_by, result.reason = "denied", "denied", by, text
 
 
 def _decided_by(decision: Record) -> str | None:
@@ -142,7 +141,7 @@ def _decided_by(decision: Record) -> str | None:
 
 def _whole(values: Record, text: str, beside: Beside) -> Blob | None:
     path = text_of(values, "persistedOutputPath")
-    if path is None and (found := _PERSISTED.match(text)) is not None:
+    if path is None and text.startswith("<persisted-output>") and (found := _PERSISTED.match(text)) is not None:
         path = found[1]
     if path is None:
         return None
@@ -164,8 +163,10 @@ def _background(values: Record) -> str | None:
 
 def _changes(values: Record) -> tuple[Change, ...]:
     """Contents only where the session holds the whole of both, or the file was created."""
+    if "structuredPatch" not in values and "updated_file" not in values:
+        return ()
     path = text_of(values, "filePath") or text_of(values, "notebook_path")
-    if path is None or not ("structuredPatch" in values or "updated_file" in values):
+    if path is None:
         return ()
     before = next((values[n] for n in ("originalFile", "originalFileContents", "original_file") if n in values), None)
     after = values.get("content", values.get("updated_file"))

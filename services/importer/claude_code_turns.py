@@ -5,15 +5,16 @@ message is whole and nothing that would wake it again is under way; what goes on
 that the turns of a file are a prefix of those of a longer one, but for the one that is open at its end.
 """
 
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
-from pydantic import JsonValue
-
-from schemas.events import AnswerItem, AnswerReasoning, AnswerText, ContentItem, Failure, TextItem, TurnOutcome, Usage
+from schemas.events import AnswerReasoning, AnswerText, Failure, TextItem
 from services.importer.beside import Beside
 from services.importer.claude_code_index import Index
+from services.importer.claude_code_open import OpenCall, OpenInput, OpenStep, OpenTurn, end_of
 from services.importer.claude_code_records import (
+    INTERRUPTED,
     SYNTHETIC_MODEL,
     Kind,
     content_items,
@@ -28,12 +29,10 @@ from services.importer.claude_code_records import (
 from services.importer.claude_code_results import Result, Tasks, result_of
 from services.importer.lines import Record
 from services.importer.model import (
-    Blob,
     Call,
     Compaction,
     Counts,
     Discarded,
-    Evidence,
     Input,
     Origin,
     Piece,
@@ -42,7 +41,6 @@ from services.importer.model import (
     Turn,
 )
 
-FINAL_STOPS = frozenset({"end_turn", "stop_sequence", "refusal", "max_tokens"})
 MESSAGE_MAX = 2_000
 """Characters of an error that are kept with its turn."""
 NO_RESULT = "the session holds no result of it"
@@ -63,120 +61,42 @@ class Scene:
     """Hashes of the ids of calls: a second call of one id is none."""
 
 
-@dataclass(slots=True)
-class _OpenCall:
-    source_id: str
-    tool: str
-    args: dict[str, JsonValue]
-    line: int
-    malformed: str | None
-    session: str | None
-    result: Result | None = None
-
-
-@dataclass(slots=True)
-class _OpenStep:
-    source_id: str
-    line: int
-    at_ms: int | None
-    items: list[AnswerItem] = field(default_factory=list)
-    calls: list[_OpenCall] = field(default_factory=list)
-    usage: Usage | None = None
-    response_id: str | None = None
-    model: str | None = None
-    stop_reason: str | None = None
-    error: Failure | None = None
-    is_retried: bool = False
-    """The tool asks again by itself."""
-
-
-@dataclass(slots=True)
-class _OpenInput:
-    source_id: str
-    kind: Kind
-    items: tuple[ContentItem, ...]
-    blobs: tuple[Blob, ...]
-    line: int
-    at_ms: int | None
-    inferred: str | None = None
-    steers: bool = False
-
-    def close(self) -> Input:
-        return Input(self.source_id, self.items, Origin(self.line, self.inferred), self.at_ms, self.steers, self.blobs)
-
-
-@dataclass(slots=True)
-class _OpenTurn:
-    source_id: str
-    line: int
-    started_ms: int | None
-    inputs: list[_OpenInput]
-    inferred: str | None = None
-    pieces: list[_OpenStep | _OpenInput | Compaction] = field(default_factory=list)
-    steps: dict[str, _OpenStep] = field(default_factory=dict)
-    calls: dict[str, _OpenCall] = field(default_factory=dict)
-    last_step: _OpenStep | None = None
-    last_ms: int | None = None
-    background: set[str] = field(default_factory=set)
-    aborted: str | None = None
-
-    @property
-    def has_answer(self) -> bool:
-        """Whether the last message of the model is whole and asks for nothing."""
-        last = self.last_step
-        if last is None or last.calls or self.pieces[-1] is not last:
-            return False
-        return (last.error is not None and not last.is_retried) or last.stop_reason in FINAL_STOPS
-
-    @property
-    def is_settled(self) -> bool:
-        return self.aborted is not None or (not self.background and self.has_answer)
-
-
 class ThreadReader:
     """`feed` takes the thread's records one by one; what it returns is whole and will not change."""
 
     def __init__(self, scene: Scene) -> None:
         self._scene = scene
-        self._turn: _OpenTurn | None = None
-        self._waiting: list[_OpenInput] = []
+        self._turn: OpenTurn | None = None
+        self._waiting: list[OpenInput] = []
         """What may become an input: commands, and what the tool wrote while no turn was open."""
         self._boundary: tuple[int, int | None, bool] | None = None
         self._tasks = Tasks()
         self.turns = 0
         """That have begun so far."""
         self.has_begun = False
+        self._handlers: dict[int, Callable[[int, Record, list[Piece]], None]] = {
+            Kind.PROMPT: self._prompt,
+            Kind.COMMAND: self._command,
+            Kind.LOCAL: self._done_locally,
+            Kind.SHELL: self._shell,
+            Kind.META: self._from_tool,
+            Kind.NOTICE: self._notice,
+            Kind.SUMMARY: self._compact,
+            Kind.INTERRUPTION: self._interruption,
+            Kind.RESULT: self._results,
+            Kind.ANSWER: self._answer,
+            Kind.BOUNDARY: self._bound,
+            Kind.FAILED_REQUEST: self._failed_request,
+            Kind.STEERING: self._steering,
+        }
 
-    def feed(self, kind: Kind, line: int, record: Record) -> list[Piece]:
+    def feed(self, kind: int, line: int, record: Record) -> list[Piece]:
+        """`kind`: a `Kind`, as a number."""
         self.has_begun = True
         out: list[Piece] = []
-        match kind:
-            case Kind.ANSWER:
-                self._answer(line, record, out)
-            case Kind.RESULT:
-                self._results(line, record)
-            case Kind.PROMPT:
-                self._begin_with(self._input(kind, line, record), out)
-            case Kind.COMMAND | Kind.SHELL:
-                self._waiting.append(self._input(kind, line, record))
-            case Kind.LOCAL:
-                self._done_locally(record)
-            case Kind.META:
-                self._from_tool(line, record)
-            case Kind.NOTICE | Kind.STEERING:
-                self._steer(self._input(kind, line, record), out)
-            case Kind.INTERRUPTION:
-                self._interrupt(first_text(content_of(record)), milliseconds(record))
-            case Kind.BOUNDARY:
-                details = record.get("compactMetadata")
-                manual = isinstance(details, dict) and details.get("trigger") == "manual"
-                self._boundary = (line, milliseconds(record), manual)
-            case Kind.SUMMARY:
-                self._compact(line, record, out)
-            case Kind.FAILED_REQUEST:
-                self._failed_request(line, record)
-            case _:
-                pass
+        handle = self._handlers.get(kind)
+        if handle is not None:
+            handle(line, record, out)
         return out
 
     def finish(self) -> list[Piece]:
@@ -192,37 +112,48 @@ class ThreadReader:
 
     # Inputs
 
-    def _input(self, kind: Kind, line: int, record: Record) -> _OpenInput:
+    def _prompt(self, line: int, record: Record, out: list[Piece]) -> None:
+        commands = [item for item in self._waiting if item.kind is not Kind.META] if self._waiting else []
+        self._begin([*commands, self._input(Kind.PROMPT, line, record)], out)
+
+    def _command(self, line: int, record: Record, _out: list[Piece]) -> None:
+        self._waiting.append(self._input(Kind.COMMAND, line, record))
+
+    def _shell(self, line: int, record: Record, _out: list[Piece]) -> None:
+        self._waiting.append(self._input(Kind.SHELL, line, record))
+
+    def _notice(self, line: int, record: Record, out: list[Piece]) -> None:
+        item = self._input(Kind.NOTICE, line, record)
+        turn = self._steer(item, out)
+        text = item.items[0].text if item.items and isinstance(item.items[0], TextItem) else ""
+        turn.background.discard(task_of_notice(text) or "")
+
+    def _steering(self, line: int, record: Record, out: list[Piece]) -> None:
+        self._steer(self._input(Kind.STEERING, line, record), out)
+
+    def _input(self, kind: Kind, line: int, record: Record) -> OpenInput:
         content = content_items(content_of(record), self._scene.counts)
-        name = text_of(record, "uuid") or f"{self._scene.index.session}:{line}"
+        name = self._name(line, record)
         by_tool = BY_TOOL if kind in {Kind.META, Kind.NOTICE} else None
-        return _OpenInput(name, kind, content.items, content.blobs, line, milliseconds(record), by_tool)
+        return OpenInput(name, kind, content.items, content.blobs, line, milliseconds(record), by_tool)
 
-    def _begin_with(self, prompt: _OpenInput, out: list[Piece]) -> None:
-        commands = [item for item in self._waiting if item.kind is not Kind.META]
-        self._begin([*commands, prompt], out)
-
-    def _begin(self, inputs: list[_OpenInput], out: list[Piece], *, inferred: str | None = None) -> _OpenTurn:
+    def _begin(self, inputs: list[OpenInput], out: list[Piece], *, inferred: str | None = None) -> OpenTurn:
         self._close(BY_PROMPT, out)
         self._waiting = []
         last = inputs[-1]
         self.turns += 1
-        self._turn = _OpenTurn(last.source_id, last.line, last.at_ms, inputs, inferred, last_ms=last.at_ms)
+        self._turn = OpenTurn(last.source_id, last.line, last.at_ms, inputs, inferred, last_ms=last.at_ms)
         return self._turn
 
-    def _steer(self, item: _OpenInput, out: list[Piece]) -> None:
+    def _steer(self, item: OpenInput, out: list[Piece]) -> OpenTurn:
         turn = self._turn
         if turn is None or turn.is_settled:
-            self._begin([item], out)
-            turn = self._turn
-        else:
-            item.steers = True
-            turn.pieces.append(item)
-        if item.kind is Kind.NOTICE and turn is not None:
-            text = item.items[0].text if item.items and isinstance(item.items[0], TextItem) else ""
-            turn.background.discard(task_of_notice(text) or "")
+            return self._begin([item], out)
+        item.steers = True
+        turn.pieces.append(item)
+        return turn
 
-    def _from_tool(self, line: int, record: Record) -> None:
+    def _from_tool(self, line: int, record: Record, _out: list[Piece]) -> None:
         item = self._input(Kind.META, line, record)
         before = self._waiting[-1] if self._waiting else None
         turn = self._turn
@@ -236,11 +167,14 @@ class ThreadReader:
         else:
             _add(turn.inputs[-1], item)
 
-    def _done_locally(self, record: Record) -> None:
+    def _done_locally(self, _line: int, record: Record, _out: list[Piece]) -> None:
         if first_text(content_of(record)).lstrip().startswith("<local-command-std"):
             place = next((n for n in range(len(self._waiting)) if self._waiting[-1 - n].kind is Kind.COMMAND), None)
             if place is not None:
                 del self._waiting[-1 - place]
+
+    def _interruption(self, _line: int, record: Record, _out: list[Piece]) -> None:
+        self._interrupt(first_text(content_of(record)), milliseconds(record))
 
     def _interrupt(self, text: str, at_ms: int | None) -> None:
         turn = self._turn
@@ -253,31 +187,33 @@ class ThreadReader:
     def _answer(self, line: int, record: Record, out: list[Piece]) -> None:
         message = record.get("message")
         message = message if isinstance(message, dict) else {"content": message}
-        name = text_of(record, "uuid") or f"{self._scene.index.session}:{line}"
-        key = text_of(message, "id") or name
+        response = text_of(message, "id")
         turn = self._turn
-        step = turn.steps.get(key) if turn is not None else None
+        step = turn.steps.get(response) if turn is not None and response is not None else None
         if turn is None or step is None:
+            name = self._name(line, record)
             turn = self._turn_to_answer(name, line, record, out)
-            step = _OpenStep(name, line, None, response_id=text_of(message, "id"))
-            turn.steps[key] = turn.last_step = step
+            step = OpenStep(name, line)
+            turn.steps[response or name] = turn.last_step = step
             turn.pieces.append(step)
         step.at_ms = turn.last_ms = milliseconds(record) or turn.last_ms
         step.stop_reason = text_of(message, "stop_reason") or step.stop_reason
-        step.usage = usage_of(message) or step.usage
         model = text_of(message, "model")
-        if model == SYNTHETIC_MODEL:
-            step.response_id = None
-        elif model is not None:
-            step.model = model
-        text = first_text(message.get("content"))
-        if record.get("isApiErrorMessage") is True or (model == SYNTHETIC_MODEL and text.startswith("API Error")):
+        if model != SYNTHETIC_MODEL:
+            step.model, step.response_id = model or step.model, response
+            step.usage = usage_of(message) or step.usage
+        content = message.get("content")
+        if record.get("isApiErrorMessage") is True or (model == SYNTHETIC_MODEL and _is_api_error(content)):
             kind = text_of(record, "error")
-            step.error = Failure(kind=kind if kind and kind != "unknown" else "api_error", message=text[:MESSAGE_MAX])
+            kind = kind if kind and kind != "unknown" else "api_error"
+            step.error = Failure(kind=kind, message=first_text(content)[:MESSAGE_MAX])
         else:
-            self._blocks(turn, step, message.get("content"), line, record)
+            self._blocks(turn, step, content, line, record)
 
-    def _turn_to_answer(self, name: str, line: int, record: Record, out: list[Piece]) -> _OpenTurn:
+    def _name(self, line: int, record: Record) -> str:
+        return text_of(record, "uuid") or f"{self._scene.index.session}:{line}"
+
+    def _turn_to_answer(self, name: str, line: int, record: Record, out: list[Piece]) -> OpenTurn:
         """The open turn, or the one that begins with this answer."""
         turn = self._turn
         commands = [item for item in self._waiting if item.kind is not Kind.META]
@@ -292,10 +228,10 @@ class ThreadReader:
             return self._begin(inputs, out, inferred=None if commands else GOES_ON)
         self._close(BY_PROMPT, out)
         self.turns += 1
-        self._turn = _OpenTurn(name, line, milliseconds(record), [], GOES_ON if turn else "its prompt is not recorded")
+        self._turn = OpenTurn(name, line, milliseconds(record), [], GOES_ON if turn else "its prompt is not recorded")
         return self._turn
 
-    def _blocks(self, turn: _OpenTurn, step: _OpenStep, content: Any, line: int, record: Record) -> None:
+    def _blocks(self, turn: OpenTurn, step: OpenStep, content: Any, line: int, record: Record) -> None:
         if isinstance(content, str):
             step.items.append(AnswerText(text=content))
         for place, block in enumerate(content if isinstance(content, list) else ()):
@@ -310,7 +246,7 @@ class ThreadReader:
             else:
                 self._scene.counts.pass_over(f"block {kind[:60]}" if isinstance(kind, str) else "block without a type")
 
-    def _call(self, turn: _OpenTurn, step: _OpenStep, block: Record, name: str, line: int, record: Record) -> None:
+    def _call(self, turn: OpenTurn, step: OpenStep, block: Record, name: str, line: int, record: Record) -> None:
         name = text_of(block, "id") or name
         if hash(name) in self._scene.taken:
             self._scene.counts.pass_over("second call of one id")
@@ -320,40 +256,43 @@ class ThreadReader:
         malformed = None if isinstance(args, dict) else str(args)
         session = copied_from(record) or self._scene.index.session
         tool = text_of(block, "name") or "unnamed"
-        call = _OpenCall(name, tool, args if isinstance(args, dict) else {}, line, malformed, session)
+        call = OpenCall(name, tool, args if isinstance(args, dict) else {}, line, malformed, session)
         step.calls.append(call)
         turn.calls[name] = call
 
-    def _results(self, line: int, record: Record) -> None:
+    def _results(self, line: int, record: Record, _out: list[Piece]) -> None:
         turn = self._turn
-        content = content_of(record)
-        for block in content if isinstance(content, list) else ():
-            if not isinstance(block, dict) or turn is None:
-                continue
-            if block.get("type") != "tool_result":
-                text = first_text([block])
-                if text.startswith("[Request interrupted by user"):
-                    self._interrupt(text, milliseconds(record))
+        if turn is None:
+            return
+        said = False
+        for block in content_of(record):
+            if not isinstance(block, dict) or block.get("type") != "tool_result":
+                said = True
                 continue
             name = block.get("tool_use_id")
             call = turn.calls.get(name) if isinstance(name, str) else None
             if call is not None and call.result is None:
-                call.result = result_of(record, block, line, self._scene.counts, self._scene.beside)
-                turn.last_ms = max(turn.last_ms or 0, call.result.ended_ms or 0) or None
-                if call.result.task is not None:
-                    turn.background.add(call.result.task)
-        self._said_beside(line, record)
+                result = call.result = result_of(record, block, line, self._scene.counts, self._scene.beside)
+                if result.ended_ms is not None and result.ended_ms > (turn.last_ms or 0):
+                    turn.last_ms = result.ended_ms
+                if result.task is not None:
+                    turn.background.add(result.task)
+        if said:
+            self._said_beside(turn, line, record)
 
-    def _said_beside(self, line: int, record: Record) -> None:
-        """What a person wrote in the same record as the results."""
+    def _said_beside(self, turn: OpenTurn, line: int, record: Record) -> None:
+        """What stands in the same record as the results: the word of an interruption, or of a person."""
         item = self._input(Kind.STEERING, line, record)
-        turn = self._turn
-        texts = [part for part in item.items if isinstance(part, TextItem) and not part.text.startswith("[Request int")]
-        if turn is not None and (texts or item.blobs):
-            item.items, item.steers = tuple(texts), True
+        texts = [part for part in item.items if isinstance(part, TextItem)]
+        marks = [part.text for part in texts if part.text.startswith(INTERRUPTED)]
+        if marks:
+            self._interrupt(marks[0], item.at_ms)
+        item.items = tuple(part for part in texts if not part.text.startswith(INTERRUPTED))
+        if item.items or item.blobs:
+            item.steers = True
             turn.pieces.append(item)
 
-    def _failed_request(self, line: int, record: Record) -> None:
+    def _failed_request(self, line: int, record: Record, _out: list[Piece]) -> None:
         turn = self._turn
         if turn is None or turn.is_settled:
             self._scene.counts.pass_over("failed request outside a turn")
@@ -361,12 +300,16 @@ class ThreadReader:
         error = record.get("error")
         error = error if isinstance(error, dict) else {}
         message = text_of(error, "formatted") or text_of(error, "message") or text_of(record, "content") or "no message"
-        name = text_of(record, "uuid") or f"{self._scene.index.session}:{line}"
-        step = _OpenStep(name, line, milliseconds(record), is_retried=True)
+        step = OpenStep(self._name(line, record), line, milliseconds(record), is_retried=True)
         step.error = Failure(kind="api_error", message=message[:MESSAGE_MAX])
         turn.pieces.append(step)
         turn.last_step = step
         turn.last_ms = step.at_ms or turn.last_ms
+
+    def _bound(self, line: int, record: Record, _out: list[Piece]) -> None:
+        details = record.get("compactMetadata")
+        manual = isinstance(details, dict) and details.get("trigger") == "manual"
+        self._boundary = (line, milliseconds(record), manual)
 
     def _compact(self, line: int, record: Record, out: list[Piece]) -> None:
         first, at_ms, manual = self._boundary or (line, milliseconds(record), False)
@@ -390,14 +333,14 @@ class ThreadReader:
         turn, self._turn = self._turn, None
         if turn is None:
             return
-        outcome, evidence, reason = _end(turn)
+        outcome, evidence, reason = end_of(turn)
         inferred = [text for text in (turn.inferred, by if evidence == "inferred" else None) if text is not None]
         pieces: list[Step | Compaction | Plan | Input] = []
         for piece in turn.pieces:
-            if isinstance(piece, _OpenStep):
+            if isinstance(piece, OpenStep):
                 self._close_step(piece, pieces)
             else:
-                pieces.append(piece.close() if isinstance(piece, _OpenInput) else piece)
+                pieces.append(piece.close() if isinstance(piece, OpenInput) else piece)
         out.append(
             Turn(
                 source_id=turn.source_id,
@@ -413,7 +356,7 @@ class ThreadReader:
             )
         )
 
-    def _close_step(self, step: _OpenStep, pieces: list[Step | Compaction | Plan | Input]) -> None:
+    def _close_step(self, step: OpenStep, pieces: list[Step | Compaction | Plan | Input]) -> None:
         calls = [self._close_call(call) for call in step.calls]
         pieces.append(
             Step(
@@ -435,9 +378,9 @@ class ThreadReader:
                 tasks = self._tasks.after(call.tool, call.args, result.kept)
                 if tasks is not None:
                     of_text = "one task for the plan's text" if call.tool == "ExitPlanMode" else None
-                    pieces.append(Plan(tasks, replace(result.origin, inferred=of_text), result.ended_ms))
+                    pieces.append(Plan(tasks, Origin(result.origin.line, of_text), result.ended_ms))
 
-    def _close_call(self, call: _OpenCall) -> Call:
+    def _close_call(self, call: OpenCall) -> Call:
         if call.result is None:
             call.result = self._late_result(call.source_id)
         result = call.result or Result("unknown", Origin(call.line), reason=NO_RESULT)
@@ -473,27 +416,10 @@ class ThreadReader:
         return None
 
 
-def _add(item: _OpenInput, more: _OpenInput) -> None:
+def _add(item: OpenInput, more: OpenInput) -> None:
     item.items += more.items
     item.blobs += more.blobs
 
 
-def _end(turn: _OpenTurn) -> tuple[TurnOutcome, Evidence, str | None]:
-    last = turn.last_step
-    if turn.aborted is not None:
-        return "aborted", "recorded", turn.aborted
-    if last is None:
-        return "interrupted", "inferred", None
-    if last.error is not None:
-        if last.is_retried:
-            return "interrupted", "inferred", last.error.message
-        return "failed", "recorded", last.error.message
-    if last.calls:
-        denied = any(call.result is not None and call.result.decided_by == "user:local" for call in last.calls)
-        refused = denied and any(call.result is not None and call.result.end == "denied" for call in last.calls)
-        return ("aborted" if refused else "interrupted"), "inferred", None
-    if isinstance(turn.pieces[-1], _OpenInput):
-        return "interrupted", "inferred", None
-    if last.stop_reason in FINAL_STOPS:
-        return "completed", "recorded", None
-    return ("completed" if last.stop_reason is None else "interrupted"), "inferred", None
+def _is_api_error(content: Any) -> bool:
+    return first_text(content).startswith("API Error")
