@@ -106,6 +106,7 @@ APPLIED = Verdict("applied")
 DUPLICATE = Verdict("duplicate", "the same event took effect before")
 CONFLICT = Verdict("rejected", "conflict: the same command id with other content")
 CLOSING_ALREADY = Verdict("superseded", "the thread is closing already")
+COMPACTING_ALREADY = Verdict("superseded", "a compaction is asked for already")
 CLOSED = Verdict("rejected", "the thread is closed")
 NO_DATA = Problem(True, "the record has no data")
 NO_THREAD = Verdict("rejected", "no such thread")
@@ -812,7 +813,7 @@ def _compaction_requested(s: ThreadState, r: Record, d: ContextCompactionRequest
     if s.status != "active":
         return Verdict("rejected", f"the thread is {s.status}")
     if s.compaction_requested:
-        return Verdict("superseded", "a compaction is asked for already")
+        return COMPACTING_ALREADY
     if _has_open_step(s):
         return Verdict("rejected", "a step is open; ask between steps")
     s.compaction_requested, s.compaction_seq = True, s.seq
