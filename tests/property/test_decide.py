@@ -11,12 +11,14 @@ from schemas.events import Confirmed, Context, ContextCompactionRequested, TurnR
 from schemas.state import ThreadState, is_active
 from schemas.thread import fold
 from schemas.tools import Catalog, CatalogSource, ToolSpec
+from services.runtime import children
 from services.runtime.compaction import is_asked_for
 from services.runtime.decide import decide
 from services.runtime.decisions import (
     Append,
     Calling,
     CallModel,
+    ChildEnd,
     Decisions,
     LoadTranscript,
     LookAgain,
@@ -25,6 +27,7 @@ from services.runtime.decisions import (
     World,
 )
 from services.runtime.limits import Limits
+from services.runtime.own_tools import ENTRY
 from tests.support import actors
 from tests.support.histories import (
     IMPORTER,
@@ -34,7 +37,9 @@ from tests.support.histories import (
     START_MS,
     USER,
     History,
+    approved,
     created,
+    dispatched,
     proposed,
     submitted,
     turn_started,
@@ -84,6 +89,15 @@ def importing(history: History) -> None:
     history.apply(turn_started(history.state), IMPORTER)
 
 
+SPAWN = proposed(0, "spawn_thread", {"task": "count"})
+
+
+def with_running_spawn(history: History) -> None:
+    history.with_calls(SPAWN)
+    history.apply(approved(history.only_call, by="policy:never"))
+    history.apply(dispatched(history.only_call, "idempotent", last=True, pool="thread"))
+
+
 BEGINNINGS: tuple[Beginning, ...] = (
     nothing,
     importing,
@@ -95,6 +109,8 @@ BEGINNINGS: tuple[Beginning, ...] = (
     lambda history: history.with_running_call("idempotent"),
     lambda history: history.with_running_call("pure", last=True),
     History.with_unknown_call,
+    lambda history: history.with_calls(SPAWN, proposed(1, "read"), SPAWN.model_copy(update={"index": 2})),
+    with_running_spawn,
 )
 WALKS = st.lists(st.tuples(st.integers(0, len(MOVERS) - 1), st.integers(0, 60)), max_size=40)
 CONFIGS = st.builds(
@@ -117,6 +133,7 @@ TOOLS = st.lists(
     ),
     max_size=3,
 )
+ENDS = st.sampled_from([None, ChildEnd("succeeded", "42"), ChildEnd("cancelled", "no")])
 LATER = st.sampled_from([0, 60_000, 1_000_000, 4_000_000, 100_000_000_000])
 LIMITS = st.builds(
     Limits,
@@ -147,6 +164,8 @@ def test_decide_comes_to_rest(
     sources = {
         pool: CatalogSource(source=pool, pool=pool, tools=tuple(tools[place::2])) for place, pool in enumerate(pools)
     }
+    sources["runtime"] = ENTRY
+    spawned = children.child_of(KEY, children.Origin("1.1.0")).thread
     step = state.turn.step if state.turn is not None else None
     calling: Calling | Summarising | None = None
     if step is not None and data.draw(st.booleans()):
@@ -173,6 +192,9 @@ def test_decide_comes_to_rest(
         tries=tries,
         summed_up=lambda _: None if is_cold else covered,
         taken_over=step.starts[-1] if step is not None and is_taken_over else None,
+        ended=data.draw(ENDS),
+        children={spawned: end} if (end := data.draw(ENDS)) is not None else {},
+        children_read_ms=data.draw(st.sampled_from([0, START_MS + 50_000])),
     )
     now_ms = START_MS + 50_000 + later_ms
     rested, decisions = _rest(state, now_ms, world)
