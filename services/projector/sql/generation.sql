@@ -139,6 +139,8 @@ create table turns (
     unknown_calls text[],
     primary key (tenant, thread, turn)
 ) with (fillfactor = 80);
+-- For finding the turn that was open at a seq.
+create index turns_started on turns (tenant, thread, started_seq);
 create index turns_open on turns (tenant, thread) where status <> 'ended';
 
 comment on table turns is 'A row per turn: one user goal, from its input to one outcome.';
@@ -534,7 +536,7 @@ create table events (
     primary key (tenant, thread, seq)
 );
 -- The configurations of a thread, of which a fork of an earlier seq takes those that were in force by then.
-create index events_configurations on events (tenant, thread, seq) where type = 'thread.configured' and effect = 'applied';
+create index events_configurations on events (tenant, thread, seq) where type in ('thread.created', 'thread.configured') and effect = 'applied';
 -- For reading a partition by offset, after a crash of whoever tells others of its rows. Rows come nearly in that order.
 create index events_positions on events using brin ("offset") with (pages_per_range = 16, autosummarize = on);
 -- For client commands that a state no longer remembers; a query must repeat the condition to use it.
