@@ -40,6 +40,8 @@ class ToolSpec(BaseModel):
     """Whether calls of it that are not pure may run beside others of their step."""
     timeout_seconds: float = Field(default=120.0, gt=0)
     max_attempts: int = Field(default=3, ge=1)
+    on_request: bool = False
+    """Whether only a principal can ask for a call of it; models are not offered it."""
     reconcile: str | None = None
     """For people: what is asked about an unknown call of it, such as `tool:lookup_charge` or `command:check-charge`."""
 

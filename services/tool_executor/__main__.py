@@ -7,6 +7,7 @@ from functools import partial
 import structlog
 from prometheus_client import CollectorRegistry
 
+from services.chassis.artifacts_store import open_artifacts
 from services.chassis.catalog_reader import CatalogReader
 from services.chassis.clock import SystemClock, draw_id
 from services.chassis.following import FOLLOWED, Following, fold_loop
@@ -16,6 +17,7 @@ from services.chassis.service import surroundings
 from services.chassis.telemetry import configure_logging
 from services.chassis.timers import Timers
 from services.tool_executor.assembly import assembled
+from services.tool_executor.keeping import Keeping, KeepLimits
 from services.tool_executor.leases import Leases
 from services.tool_executor.loop import Executor, ExecutorOptions
 from services.tool_executor.metrics import ExecutorMetrics
@@ -35,8 +37,9 @@ async def serve(settings: ExecutorSettings, file: ToolsFile, lifecycle: Lifecycl
         timers = Timers(clock)
         catalog = CatalogReader(around.log)
         leases = Leases(around.log, clock, timers)
+        store = open_artifacts(settings)
         publisher = Publisher(around.log, clock, catalog)
-        assembly = assembled(settings, file, os.environ, publisher, lifecycle.spawn)
+        assembly = assembled(settings, file, os.environ, publisher, lifecycle.spawn, store)
         options = ExecutorOptions(
             instance=settings.instance,
             incarnation=draw_id()[:8],
@@ -57,13 +60,14 @@ async def serve(settings: ExecutorSettings, file: ToolsFile, lifecycle: Lifecycl
             reconcile_answer_seconds=settings.executor_reconcile_answer_seconds,
             reconciles_max=settings.executor_reconciles_max,
         )
+        tools = Keeping(assembly.toolbox, store, metrics, KeepLimits(settings.executor_keep_seconds))
         executors = {
             topic: Executor(
                 log_=around.log,
                 clock=clock,
                 timers=timers,
                 leases=leases,
-                tools=assembly.toolbox,
+                tools=tools,
                 spawn=lifecycle.spawn,
                 options=replace(options, topic=topic.name),
                 metrics=metrics,

@@ -8,12 +8,16 @@ from dataclasses import dataclass
 import structlog
 
 from schemas.tools import CatalogSource, ToolSpec
+from services.chassis.artifacts import ArtifactStore
 from services.chassis.lifecycle import Spawn
 from services.tool_executor.builtin.apply_patch import ApplyPatchTool
 from services.tool_executor.builtin.echo import EchoTool
 from services.tool_executor.builtin.files import ReadFileTool, WriteFileTool
+from services.tool_executor.builtin.read_artifact import ReadArtifactTool
+from services.tool_executor.builtin.restore_files import RestoreFilesTool
 from services.tool_executor.builtin.shell import ShellTool
 from services.tool_executor.catalog import McpTools, builtin_entry, client_entry, mcp_source
+from services.tool_executor.file_history import FileHistory
 from services.tool_executor.hooks import CommandHook, ReconcileHook, ToolHook
 from services.tool_executor.mcp import McpServer
 from services.tool_executor.process import Warden
@@ -48,6 +52,8 @@ class Assembly:
     publisher: Publisher
     spawn: Spawn
     grace_seconds: float
+    history: FileHistory
+    kept_bytes_max: int
 
     def hooks(self) -> dict[str, ReconcileHook]:
         """By the names of the tools about whose calls they are asked."""
@@ -85,17 +91,23 @@ class Assembly:
     def _builtin(self, name: str) -> tuple[ToolSpec, ToolRunner]:
         match name:
             case "shell":
-                shell = ShellTool(self.sandbox, self.warden, self.grace_seconds)
+                shell = ShellTool(self.sandbox, self.warden, self.grace_seconds, kept_bytes_max=self.kept_bytes_max)
                 return shell.spec, shell
             case "read_file":
                 reading = ReadFileTool(self.sandbox)
                 return reading.spec, reading
             case "write_file":
-                writing = WriteFileTool(self.sandbox)
+                writing = WriteFileTool(self.sandbox, self.history)
                 return writing.spec, writing
             case "apply_patch":
-                patching = ApplyPatchTool(self.sandbox)
+                patching = ApplyPatchTool(self.sandbox, self.history)
                 return patching.spec, patching
+            case "restore_files":
+                restoring = RestoreFilesTool(self.sandbox, self.history)
+                return restoring.spec, restoring
+            case "read_artifact":
+                artifacts = ReadArtifactTool(self.sandbox, self.history.store)
+                return artifacts.spec, artifacts
             case _:
                 echo = EchoTool()
                 return echo.spec, echo
@@ -114,9 +126,17 @@ class Assembly:
 
 
 def assembled(
-    settings: ExecutorSettings, file: ToolsFile, environ: Mapping[str, str], publisher: Publisher, spawn: Spawn
+    settings: ExecutorSettings,
+    file: ToolsFile,
+    environ: Mapping[str, str],
+    publisher: Publisher,
+    spawn: Spawn,
+    store: ArtifactStore,
 ) -> Assembly:
     policy = sandbox_policy(settings, file)
     policy.root.mkdir(mode=0o700, parents=True, exist_ok=True)
     grace_seconds = settings.executor_grace_seconds
-    return Assembly(file, Sandbox(policy, environ), Warden(), Toolbox(), publisher, spawn, grace_seconds)
+    history = FileHistory(store, settings.executor_keep_seconds)
+    kept_bytes_max = min(settings.executor_output_bytes_max, settings.artifact_bytes_max)
+    sandbox = Sandbox(policy, environ)
+    return Assembly(file, sandbox, Warden(), Toolbox(), publisher, spawn, grace_seconds, history, kept_bytes_max)

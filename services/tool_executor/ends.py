@@ -3,7 +3,7 @@
 import pydantic
 import structlog
 
-from schemas.events import Event, FileChange, ToolCallFinished, ToolCallLost, ToolCallStarted
+from schemas.events import Artifact, Event, FileChange, ToolCallFinished, ToolCallLost, ToolCallStarted
 from services.chassis.storable import storable_json, storable_text
 from services.tool_executor.claim import Attempt
 from services.tool_executor.tools import ToolEnd
@@ -33,9 +33,16 @@ def end_events(attempt: Attempt, started: ToolCallStarted, end: ToolEnd) -> list
             outcome=end.outcome,
             result=storable_json(end.result),
             changes=_file_changes(end),
+            artifacts=_artifacts(end),
             milliseconds=int(1000 * end.seconds),
         ),
     ]
+
+
+def _artifacts(end: ToolEnd) -> tuple[Artifact, ...]:
+    return tuple(
+        Artifact.model_validate({key: storable_json(value) for key, value in named.items()}) for named in end.artifacts
+    )
 
 
 def _file_changes(end: ToolEnd) -> tuple[FileChange, ...]:

@@ -14,6 +14,7 @@ How a call ended, by what was seen of it:
 """
 
 import asyncio
+import base64
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -30,7 +31,9 @@ from mcp.shared.exceptions import MCPError
 from pydantic import JsonValue, ValidationError
 
 from schemas.tools import IDEMPOTENCY_META_KEY, ToolSpec
+from services.chassis.artifacts import UNTYPED
 from services.chassis.storable import storable_json, storable_text
+from services.tool_executor.attachments import JSON, Attachment, Attachments, whole_text
 from services.tool_executor.catalog import McpTools, mcp_entry
 from services.tool_executor.mcp_transports import (
     NO_ANSWER,
@@ -47,6 +50,8 @@ from services.tool_executor.tools import Emit, Outcome, ToolEnd, ToolRequest
 from services.tool_executor.tools_file import McpServerConfig, ToolPolicy
 
 LIST_PAGES_MAX = 50
+MEDIA_TYPE_CHARACTERS_MAX = 200
+NAME_CHARACTERS_MAX = 500
 STDERR_WAIT_SECONDS = 0.2
 DEATH_CHECKS = 40
 DEATH_CHECK_SECONDS = 0.05
@@ -297,9 +302,9 @@ class McpServer:
         except (RuntimeError, ValidationError) as error:
             # It answered, so it ran; its answer is not what it promised.
             return ended("failed", f"The MCP server {self.name} gave an answer that does not fit: {error}")
-        result = _result(answer, self._output_bytes_max)
+        result, attachments = _result(answer, self._output_bytes_max)
         outcome: Outcome = "failed" if answer.is_error else "succeeded"
-        return ToolEnd(outcome, result, seconds=time.monotonic() - started)
+        return ToolEnd(outcome, result, attachments=attachments, seconds=time.monotonic() - started)
 
     async def _last_words(self, link: _Link, problem: str) -> str:
         text = f"the MCP server {self.name} was asked, and its answer was not seen: {problem}"
@@ -354,31 +359,51 @@ class _WakesOnNewTools:
             self._wake.set()
 
 
-def _result(answer: mcp_types.CallToolResult, bytes_max: int) -> JsonValue:
+def _result(answer: mcp_types.CallToolResult, bytes_max: int) -> tuple[JsonValue, Attachments]:
     texts: list[str] = []
-    bytes_left_out = 0
-    for block in answer.content:
+    attachments: list[Attachment] = []
+    for place, block in enumerate(answer.content, 1):
         match block:
             case mcp_types.TextContent():
                 texts.append(block.text)
-            case mcp_types.ImageContent() | mcp_types.AudioContent():
-                texts.append(f"[{block.mime_type}, {len(block.data)} bytes of base64, not kept]")
-                bytes_left_out += len(block.data)
+            case (
+                mcp_types.ImageContent(data=data, mime_type=media_type)
+                | mcp_types.AudioContent(data=data, mime_type=media_type)
+            ):
+                attachments += _blob(data, media_type, f"{media_type.partition('/')[0]}-{place}", texts)
             case mcp_types.ResourceLink():
                 texts.append(f"[resource {block.uri}]")
             case mcp_types.EmbeddedResource(resource=mcp_types.TextResourceContents() as resource):
                 texts.append(resource.text)
             case mcp_types.EmbeddedResource(resource=mcp_types.BlobResourceContents() as resource):
-                texts.append(f"[resource {resource.uri}, {len(resource.blob)} bytes of base64, not kept]")
-                bytes_left_out += len(resource.blob)
+                attachments += _blob(resource.blob, resource.mime_type or UNTYPED, str(resource.uri), texts)
+    bytes_left_out = sum(attachment.size for attachment in attachments)
     structured = storable_json(answer.structured_content)
     # Servers repeat a structured answer as text for older clients; once is enough.
     if structured is not None and len(texts) == 1 and _same_json(texts[0], structured):
         texts = []
     result = structured_result(texts, structured, answer.is_error, bytes_max)
+    if isinstance(result, dict) and result["bytes_cut"]:
+        attachments += whole_text("\n".join(texts), bytes_max=bytes_max)
+        if structured is not None and "structured" not in result:
+            encoded = json.dumps(structured, ensure_ascii=False).encode()
+            attachments.append(Attachment(encoded, JSON, "structured.json"))
     if isinstance(result, dict) and bytes_left_out:
-        return result | {"bytes_cut": int(str(result["bytes_cut"])) + bytes_left_out}
-    return result
+        result = result | {"bytes_cut": int(str(result["bytes_cut"])) + bytes_left_out}
+    return result, tuple(attachments)
+
+
+def _blob(encoded: str, media_type: str, name: str, texts: list[str]) -> Attachments:
+    """With a line in its place."""
+    shown_type = storable_text(media_type)[:MEDIA_TYPE_CHARACTERS_MAX] or UNTYPED
+    shown_name = storable_text(name)[:NAME_CHARACTERS_MAX]
+    try:
+        attachment = Attachment(base64.b64decode(encoded, validate=True), shown_type, shown_name, is_output=False)
+    except ValueError:
+        texts.append(f"[{shown_name}: {shown_type}, {len(encoded)} characters that are no base64, not kept]")
+        return ()
+    texts.append(f"[{shown_name}: {shown_type}, {attachment.size} bytes, artifact {attachment.sha256}]")
+    return (attachment,)
 
 
 def _same_json(text: str, value: JsonValue) -> bool:

@@ -18,6 +18,7 @@ class ExecutorMetrics:
     tool_seconds: Histogram
     lost: Counter
     append_failures: Counter
+    artifacts: Counter
     waiting: Gauge
     reconciled: Counter
     left_to_people: Counter
@@ -58,6 +59,12 @@ class ExecutorMetrics:
             append_failures=Counter(
                 "threadlog_executor_append_failures", "Appends that the log did not acknowledge.", registry=registry
             ),
+            artifacts=Counter(
+                "threadlog_executor_artifacts",
+                "What results had no room for, by whether the artifact store took it.",
+                ["kept"],
+                registry=registry,
+            ),
             waiting=Gauge(
                 "threadlog_executor_waiting_threads",
                 "Threads with dispatched calls that wait for a free place.",
@@ -92,4 +99,5 @@ class ExecutorMetrics:
         )
         for value in BOOLEANS:
             made.claims.labels(value)
+            made.artifacts.labels(value)
         return made

@@ -38,6 +38,10 @@ class HeadTail:
         if len(self._tail) > 2 * self._bytes_max:
             del self._tail[: -self._bytes_max]
 
+    def head(self) -> bytes:
+        """All that came, as long as it is not more than is kept."""
+        return bytes(self._head)
+
     def cut(self) -> Cut:
         if self.bytes_seen <= self._bytes_max:
             return self._fitted(Cut(storable_text(bytes(self._head).decode(errors="replace")), 0))

@@ -21,10 +21,12 @@ from typing import Literal, TypeAlias
 
 import structlog
 
+from services.tool_executor.attachments import Spool
 from services.tool_executor.output import INLINE_BYTES_MAX, Cut, HeadTail, LiveText
 
 SHELL = "/bin/bash"
 LIVE_BYTES_MAX = 262_144
+KEPT_BYTES_MAX = 256 * 1_048_576
 READ_BYTES_MAX = 65_536
 KILLED_WAIT_SECONDS = 5.0
 DRAIN_SECONDS = 0.25
@@ -111,6 +113,8 @@ class Command:
     grace_seconds: float = 5.0
     """Between SIGTERM and SIGKILL."""
     output_bytes_max: int = INLINE_BYTES_MAX
+    kept_bytes_max: int = KEPT_BYTES_MAX
+    """Of an output that is longer, for the artifact store."""
     live_bytes_max: int = LIVE_BYTES_MAX
 
 
@@ -121,6 +125,8 @@ class ProcessEnd:
     """Negative: the signal that ended it."""
     output: Cut
     """Standard output and standard error, as they came."""
+    whole: Spool | None
+    """All of it, where that is more than was asked for inline."""
     seconds: float
 
 
@@ -129,7 +135,7 @@ async def run_process(
 ) -> ProcessEnd:
     """Run it to its end, its timeout, or `cancelled`; when this returns or is cancelled, its process group is gone."""
     started = time.monotonic()
-    output = _Output(command.output_bytes_max, LiveText(command.live_bytes_max), emit)
+    output = _Output(command, emit)
     reading, writing = os.pipe()
     try:
         transport, _ = await asyncio.get_running_loop().connect_read_pipe(lambda: output, os.fdopen(reading, "rb", 0))
@@ -161,7 +167,8 @@ async def _run(
             start_new_session=True,
         )
     except (OSError, ValueError) as error:
-        return ProcessEnd("not_spawned", None, Cut(f"{type(error).__name__}: {error}", 0), time.monotonic() - started)
+        why = Cut(f"{type(error).__name__}: {error}", 0)
+        return ProcessEnd("not_spawned", None, why, None, time.monotonic() - started)
     os.close(writing)
     output.writer_closed = True
     try:
@@ -173,7 +180,7 @@ async def _run(
         kill_group(process.pid)
         with suppress(TimeoutError):
             await asyncio.wait_for(output.closed.wait(), DRAIN_SECONDS)
-        return ProcessEnd(outcome, process.returncode, output.buffer.cut(), time.monotonic() - started)
+        return ProcessEnd(outcome, process.returncode, output.buffer.cut(), output.whole, time.monotonic() - started)
     finally:
         # Also when this task is cancelled: the group dies before the warden forgets it.
         kill_group(process.pid)
@@ -220,14 +227,22 @@ async def _terminate(process: asyncio.subprocess.Process, grace_seconds: float) 
 
 
 class _Output(asyncio.Protocol):
-    def __init__(self, bytes_max: int, live: LiveText, emit: Callable[[str], None]) -> None:
-        self.buffer = HeadTail(bytes_max)
+    def __init__(self, command: Command, emit: Callable[[str], None]) -> None:
+        self.buffer = HeadTail(command.output_bytes_max)
+        self.whole: Spool | None = None
         self.closed = asyncio.Event()
         self.writer_closed = False
-        self._live = live
+        self._inline_max = command.output_bytes_max
+        self._kept_max = command.kept_bytes_max
+        self._live = LiveText(command.live_bytes_max)
         self._emit = emit
 
     def data_received(self, data: bytes) -> None:
+        if self.whole is None and self.buffer.bytes_seen + len(data) > self._inline_max:
+            self.whole = Spool(self._kept_max)
+            self.whole.add(self.buffer.head())
+        if self.whole is not None:
+            self.whole.add(data)
         self.buffer.add(data)
         if text := self._live.text(data):
             self._emit(text)

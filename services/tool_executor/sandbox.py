@@ -18,6 +18,7 @@ from pydantic import JsonValue
 
 from schemas.config import PermissionProfile
 from schemas.ids import is_name
+from services.tool_executor.file_changes import recover
 
 Enforcement: TypeAlias = Literal["where-present", "required", "off"]
 
@@ -136,6 +137,7 @@ class Sandbox:
             workspace.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
             raise RefusedError(f"The thread's workspace cannot be made: {error}") from error
+        recover(workspace)
         room = Room(self._policy, workspace, workspace, profile, self._variables(environment.get("variables")))
         return room.moved(str(environment.get("cwd") or "."))
 

@@ -4,7 +4,7 @@ from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
 from services.chassis.roles import EXECUTOR
-from services.chassis.settings import ROLE, Settings
+from services.chassis.settings import MIB, ROLE, Settings
 
 
 class ExecutorSettings(Settings):
@@ -29,6 +29,11 @@ class ExecutorSettings(Settings):
     """What a tool's processes may take between SIGTERM and SIGKILL when they are stopped."""
     executor_kill_seconds: float = Field(default=6.0, gt=0)
     """After the drain time: what killed calls may take to end. More than the grace, else their ends are not said."""
+    executor_output_bytes_max: int = Field(default=256 * MIB, ge=MIB)
+    """Of one command's output, in a temporary file and then in the artifact store; what comes after it is dropped."""
+    executor_keep_seconds: float = Field(default=30.0, gt=0)
+    """What the artifact store may take for what one call leaves. Then a result goes out cut, and a file is not changed.
+    """
     executor_reconcile_first_seconds: float = Field(default=2.0, gt=0)
     """The downstream of a reconcilable call that cannot say is asked again after this; twice as long after each."""
     executor_reconcile_most_seconds: float = Field(default=300.0, gt=0)

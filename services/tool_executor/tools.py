@@ -10,6 +10,7 @@ from typing import Literal, Protocol, TypeAlias
 import structlog
 from pydantic import JsonValue
 
+from services.tool_executor.attachments import Attachments
 from services.tool_executor.output import text_result
 
 Outcome: TypeAlias = Literal["succeeded", "failed", "timed_out", "cancelled", "not_started", "lost"]
@@ -47,6 +48,10 @@ class ToolEnd:
     """Why it is `lost` or `not_started`, for people."""
     changes: list[dict[str, JsonValue]] = field(default_factory=list)
     """{"path", "before", "after", "mode"}: files that changed, with the sha256 of their content; None: no such file."""
+    attachments: Attachments = ()
+    """What the result has no room for, until `keeping` has put it into the artifact store."""
+    artifacts: list[dict[str, JsonValue]] = field(default_factory=list)
+    """{"sha256", "size", "media_type", "name"}: what is in the artifact store."""
     seconds: float = 0.0
 
 

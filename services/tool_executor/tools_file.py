@@ -4,7 +4,7 @@
     workspace_root: /var/lib/threadlog/workspaces
     sandbox: {enforcement: where-present, profile_widest: workspace-write}
     variables: [PATH, LANG]
-    builtin: [shell, read_file, write_file, apply_patch]
+    builtin: [shell, read_file, write_file, apply_patch, read_artifact, restore_files]
     mcp:
       git:
         command: mcp-server-git
@@ -53,8 +53,15 @@ from schemas.tools import TOOL_NAME_PATTERN
 from services.chassis.tool_arguments import schema_problem
 from services.tool_executor.sandbox import VARIABLES_DEFAULT, Enforcement
 
-BuiltinName = Literal["shell", "read_file", "write_file", "apply_patch", "echo"]
-BUILTIN_DEFAULT: tuple[BuiltinName, ...] = ("shell", "read_file", "write_file", "apply_patch")
+BuiltinName = Literal["shell", "read_file", "write_file", "apply_patch", "read_artifact", "restore_files", "echo"]
+BUILTIN_DEFAULT: tuple[BuiltinName, ...] = (
+    "shell",
+    "read_file",
+    "write_file",
+    "apply_patch",
+    "read_artifact",
+    "restore_files",
+)
 FILE_BYTES_MAX = 1_048_576
 
 _REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")

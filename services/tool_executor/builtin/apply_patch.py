@@ -1,10 +1,12 @@
+import asyncio
 from pathlib import Path
 from typing import assert_never
 
 from pydantic import Field
 
 from schemas.tools import ToolSpec
-from services.tool_executor.builtin.files import FILE_BYTES_MAX, read_bytes, write_all
+from services.tool_executor.builtin.changing import ChangingTool, Plan
+from services.tool_executor.builtin.files import read_bytes
 from services.tool_executor.builtin.patch import (
     AddFile,
     DeleteFile,
@@ -14,10 +16,10 @@ from services.tool_executor.builtin.patch import (
     apply_hunks,
     parse_patch,
 )
-from services.tool_executor.builtin.tool import Arguments, FileTool, ToolFailedError, schema_of
-from services.tool_executor.output import text_result
+from services.tool_executor.builtin.tool import Arguments, ToolFailedError, schema_of
+from services.tool_executor.file_changes import Wanted, mode_at
+from services.tool_executor.file_history import FILE_BYTES_MAX
 from services.tool_executor.sandbox import Room
-from services.tool_executor.tools import ToolEnd
 
 FILES_MAX = 200
 
@@ -32,7 +34,7 @@ class ApplyPatchArguments(Arguments):
     )
 
 
-class ApplyPatchTool(FileTool[ApplyPatchArguments]):
+class ApplyPatchTool(ChangingTool[ApplyPatchArguments]):
     """All hunks of all files are checked before the first file changes."""
 
     arguments = ApplyPatchArguments
@@ -45,18 +47,18 @@ class ApplyPatchTool(FileTool[ApplyPatchArguments]):
         max_attempts=1,
     )
 
-    def work(self, args: ApplyPatchArguments, room: Room) -> ToolEnd:
-        room.require_write()
+    async def plan(self, args: ApplyPatchArguments, room: Room, _tenant: str) -> Plan:
         try:
-            return _apply(room, parse_patch(args.patch))
+            return await asyncio.to_thread(_plan, room, parse_patch(args.patch))
         except PatchError as error:
             raise ToolFailedError(str(error)) from None
 
 
-def _apply(room: Room, patches: tuple[FilePatch, ...]) -> ToolEnd:
+def _plan(room: Room, patches: tuple[FilePatch, ...]) -> Plan:
     if len(patches) > FILES_MAX:
         raise PatchError(f"The patch changes {len(patches)} files, more than {FILES_MAX}; split it.")
     contents: dict[Path, bytes | None] = {}
+    modes: dict[Path, int | None] = {}
     done: list[str] = []
     for patch in patches:
         path = room.resolve(patch.path)
@@ -72,14 +74,20 @@ def _apply(room: Room, patches: tuple[FilePatch, ...]) -> ToolEnd:
                 contents[path] = None
                 done.append(f"D {patch.path}")
             case UpdateFile():
-                done.append(_update(room, patch, path, contents))
+                done.append(_update(room, patch, path, contents, modes))
             case _:
                 assert_never(patch)
-    changes = write_all(room, contents)
-    return ToolEnd("succeeded", text_result("Applied:\n" + "\n".join(done)), changes=changes)
+    wanted = {path: Wanted(content, modes.get(path)) for path, content in contents.items()}
+    return Plan(wanted, lambda _changes: "Applied:\n" + "\n".join(done))
 
 
-def _update(room: Room, patch: UpdateFile, path: Path, contents: dict[Path, bytes | None]) -> str:
+def _update(
+    room: Room,
+    patch: UpdateFile,
+    path: Path,
+    contents: dict[Path, bytes | None],
+    modes: dict[Path, int | None],
+) -> str:
     before = contents[path] if path in contents else read_bytes(path, patch.path)
     if before is None:
         raise PatchError(f"{patch.path} is deleted by the same patch and cannot be updated. Nothing was changed.")
@@ -96,6 +104,7 @@ def _update(room: Room, patch: UpdateFile, path: Path, contents: dict[Path, byte
     target = room.resolve(patch.move_to)
     if target != path and _exists(contents, target):
         raise PatchError(f"{patch.path} cannot be moved to {patch.move_to}: that exists. Nothing was changed.")
+    modes[target] = modes.get(path) or mode_at(path)
     contents[path] = None
     contents[target] = after
     return f"R {patch.path} -> {patch.move_to}"

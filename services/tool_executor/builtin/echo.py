@@ -3,6 +3,7 @@
 import asyncio
 
 from schemas.tools import ToolSpec
+from services.tool_executor.attachments import whole_text
 from services.tool_executor.output import text_result
 from services.tool_executor.tools import Emit, ToolEnd, ToolRequest
 
@@ -30,4 +31,4 @@ class EchoTool:
         if isinstance(wanted, int) and text:
             wanted = min(wanted, BYTES_MAX)
             text = (text * (wanted // len(text) + 1))[:wanted]
-        return ToolEnd("succeeded", text_result(text))
+        return ToolEnd("succeeded", text_result(text), attachments=whole_text(text))

@@ -1,22 +1,20 @@
-import os
 import stat
-from collections.abc import Mapping
-from contextlib import suppress
-from hashlib import sha256
 from itertools import islice
 from pathlib import Path
 
 from pydantic import Field, JsonValue
 
 from schemas.tools import ToolSpec
+from services.tool_executor.attachments import whole_text
+from services.tool_executor.builtin.changing import Changes, ChangingTool, Plan
 from services.tool_executor.builtin.tool import Arguments, FileTool, ToolFailedError, schema_of
+from services.tool_executor.file_changes import Wanted
+from services.tool_executor.file_history import FILE_BYTES_MAX
 from services.tool_executor.output import INLINE_BYTES_MAX, structured_result, text_result
 from services.tool_executor.sandbox import Room, Sandbox
 from services.tool_executor.tools import ToolEnd
 
-FILE_BYTES_MAX = 16 * 1_048_576
 LINES_DEFAULT = 2_000
-TEMPORARY_SUFFIX = ".threadlog-new"
 
 
 class ReadFileArguments(Arguments):
@@ -52,11 +50,13 @@ class ReadFileTool(FileTool[ReadFileArguments]):
             "lines": len(lines),
         }
         whole = len(chosen) == len(lines)
+        text = "".join(chosen)
         return ToolEnd(
             "succeeded",
-            text_result("".join(chosen), bytes_max=self._output_bytes_max)
+            text_result(text, bytes_max=self._output_bytes_max)
             if whole
-            else structured_result(["".join(chosen)], shown, bytes_max=self._output_bytes_max),
+            else structured_result([text], shown, bytes_max=self._output_bytes_max),
+            attachments=whole_text(text, bytes_max=self._output_bytes_max),
         )
 
 
@@ -65,7 +65,7 @@ class WriteFileArguments(Arguments):
     content: str = Field(description="The whole new content.")
 
 
-class WriteFileTool(FileTool[WriteFileArguments]):
+class WriteFileTool(ChangingTool[WriteFileArguments]):
     arguments = WriteFileArguments
     spec = ToolSpec(
         name="write_file",
@@ -75,13 +75,14 @@ class WriteFileTool(FileTool[WriteFileArguments]):
         timeout_seconds=30,
     )
 
-    def work(self, args: WriteFileArguments, room: Room) -> ToolEnd:
-        room.require_write()
-        path = room.resolve(args.path)
+    async def plan(self, args: WriteFileArguments, room: Room, _tenant: str) -> Plan:
         content = args.content.encode(errors="replace")
-        changes = write_all(room, {path: content})
-        done = "Replaced" if changes and changes[0]["before"] else "Wrote"
-        return ToolEnd("succeeded", text_result(f"{done} {args.path}: {len(content)} bytes."), changes=changes)
+
+        def said(changes: Changes) -> str:
+            done = "Replaced" if changes and changes[0]["before"] else "Wrote"
+            return f"{done} {args.path}: {len(content)} bytes."
+
+        return Plan({room.resolve(args.path): Wanted(content)}, said)
 
 
 def read_bytes(path: Path, named: str) -> bytes:
@@ -102,67 +103,3 @@ def read_bytes(path: Path, named: str) -> bytes:
             f"{named} has {found.st_size} bytes, more than {FILE_BYTES_MAX}; look at parts of it with the shell."
         )
     return path.read_bytes()
-
-
-def write_all(room: Room, contents: Mapping[Path, bytes | None]) -> list[dict[str, JsonValue]]:
-    """Give each file its content, None deletes it. All or nothing: every new content is on disk beside its file before
-    the first file changes, and what was changed is put back when a later change fails. Returns what changed.
-    """
-    before = {path: path.read_bytes() if path.is_file() else None for path in contents}
-    modes = {path: stat.S_IMODE(path.stat().st_mode) for path, content in before.items() if content is not None}
-    made: list[Path] = []
-    changed: list[Path] = []
-    try:
-        for path, content in contents.items():
-            if content is not None:
-                made.append(_write_beside(path, content, modes.get(path)))
-        for path, content in contents.items():
-            changed.append(path)
-            if content is not None:
-                _beside(path).replace(path)
-            else:
-                path.unlink(missing_ok=True)
-    except OSError:
-        for path in reversed(changed):
-            _put_back(path, before[path], modes.get(path))
-        raise
-    finally:
-        for temporary in made:
-            temporary.unlink(missing_ok=True)
-    return [_change(room, path, before[path], content) for path, content in contents.items() if content != before[path]]
-
-
-def _beside(path: Path) -> Path:
-    return path.with_name(f".{path.name}{TEMPORARY_SUFFIX}")
-
-
-def _write_beside(path: Path, content: bytes, mode: int | None) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if path.is_dir():
-        raise IsADirectoryError(21, "It is a directory", str(path))
-    temporary = _beside(path)
-    temporary.unlink(missing_ok=True)
-    # O_EXCL and O_NOFOLLOW: nothing that a command planted under this name is written through.
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(content)
-    if mode is not None:
-        temporary.chmod(mode)
-    return temporary
-
-
-def _put_back(path: Path, content: bytes | None, mode: int | None) -> None:
-    with suppress(OSError):
-        if content is None:
-            path.unlink(missing_ok=True)
-        else:
-            _write_beside(path, content, mode).replace(path)
-
-
-def _change(room: Room, path: Path, before: bytes | None, after: bytes | None) -> dict[str, JsonValue]:
-    return {
-        "path": room.relative(path),
-        "before": None if before is None else sha256(before).hexdigest(),
-        "after": None if after is None else sha256(after).hexdigest(),
-        "mode": stat.S_IMODE(path.stat().st_mode) if after is not None else None,
-    }

@@ -1,12 +1,22 @@
 import asyncio
+from dataclasses import replace
 from typing import Annotated
 
 from pydantic import Field, JsonValue
 
 from schemas.tools import ToolSpec
+from services.tool_executor.attachments import TEXT, Attachment
 from services.tool_executor.builtin.tool import Arguments, BuiltinTool, ToolFailedError, schema_of
 from services.tool_executor.output import INLINE_BYTES_MAX, Cut, cut_result
-from services.tool_executor.process import LIVE_BYTES_MAX, SHELL, Command, ProcessEnd, Warden, run_process
+from services.tool_executor.process import (
+    KEPT_BYTES_MAX,
+    LIVE_BYTES_MAX,
+    SHELL,
+    Command,
+    ProcessEnd,
+    Warden,
+    run_process,
+)
 from services.tool_executor.sandbox import Room, Sandbox
 from services.tool_executor.tools import Emit, ToolEnd, ToolRequest
 
@@ -45,12 +55,14 @@ class ShellTool(BuiltinTool[ShellArguments]):
         grace_seconds: float = 5.0,
         output_bytes_max: int = INLINE_BYTES_MAX,
         live_bytes_max: int = LIVE_BYTES_MAX,
+        kept_bytes_max: int = KEPT_BYTES_MAX,
     ) -> None:
         super().__init__(sandbox)
         self._warden = warden
         self._grace_seconds = grace_seconds
         self._output_bytes_max = output_bytes_max
         self._live_bytes_max = live_bytes_max
+        self._kept_bytes_max = kept_bytes_max
 
     async def act(
         self, args: ShellArguments, room: Room, request: ToolRequest, emit: Emit, cancelled: asyncio.Event
@@ -68,8 +80,11 @@ class ShellTool(BuiltinTool[ShellArguments]):
             grace_seconds=self._grace_seconds,
             output_bytes_max=self._output_bytes_max,
             live_bytes_max=self._live_bytes_max,
+            kept_bytes_max=self._kept_bytes_max,
         )
-        return _tool_end(await run_process(command, self._warden, emit, cancelled), timeout_seconds)
+        end = await run_process(command, self._warden, emit, cancelled)
+        attachments = () if end.whole is None else (Attachment(end.whole, TEXT, "output.txt"),)
+        return replace(_tool_end(end, timeout_seconds), attachments=attachments)
 
 
 def _tool_end(end: ProcessEnd, timeout_seconds: float) -> ToolEnd:

@@ -71,12 +71,21 @@ def failed(text: str) -> ToolEnd:
 def schema_of(arguments: type[Arguments]) -> dict[str, JsonValue]:
     """The JSON Schema without the titles that pydantic writes: each costs tokens and says nothing."""
     schema = arguments.model_json_schema()
-    properties = {
-        name: {key: value for key, value in described.items() if key != "title"}
-        for name, described in schema.get("properties", {}).items()
+    parts: dict[str, JsonValue] = {"type": "object", "properties": _untitled(schema.get("properties", {}))}
+    parts |= {
+        name: {key: _untitled(part) for key, part in schema[name].items()} for name in ("$defs",) if name in schema
     }
     required = {"required": schema["required"]} if "required" in schema else {}
-    return {"type": "object", "properties": properties, **required, "additionalProperties": False}
+    return {**parts, **required, "additionalProperties": False}
+
+
+def _untitled(schema: dict[str, JsonValue]) -> dict[str, JsonValue]:
+    """Of a schema, or of the properties of one. No argument is called `title`."""
+    return {
+        key: _untitled(value) if isinstance(value, dict) else value
+        for key, value in schema.items()
+        if key != "title" and not (key == "description" and "properties" in schema)
+    }
 
 
 def _described(tool: str, error: ValidationError) -> str:

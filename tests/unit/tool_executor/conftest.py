@@ -4,8 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from services.tool_executor.file_history import FileHistory
 from services.tool_executor.process import Warden
 from services.tool_executor.sandbox import Sandbox, SandboxPolicy
+from tests.support.memory_artifacts import MemoryArtifacts
 from tests.support.tool_requests import WORKSPACE_OF
 
 
@@ -24,6 +26,16 @@ def workspace(root: Path) -> Path:
 @pytest.fixture
 def sandbox(root: Path) -> Sandbox:
     return Sandbox(SandboxPolicy(root=root), os.environ)
+
+
+@pytest.fixture
+def artifacts() -> MemoryArtifacts:
+    return MemoryArtifacts()
+
+
+@pytest.fixture
+def history(artifacts: MemoryArtifacts) -> FileHistory:
+    return FileHistory(artifacts)
 
 
 @pytest.fixture

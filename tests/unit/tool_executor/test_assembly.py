@@ -17,6 +17,7 @@ from services.tool_executor.process import Warden
 from services.tool_executor.publisher import Publisher
 from services.tool_executor.settings import ExecutorSettings
 from services.tool_executor.tools_file import parse_tools_file
+from tests.support.memory_artifacts import MemoryArtifacts
 from tests.support.simulated_log import SimulatedBroker
 from tests.support.virtual_time import VirtualClock
 from tests.support.waiting import eventually
@@ -45,7 +46,8 @@ async def started(tmp_path: Path, text: str, broker: SimulatedBroker) -> AsyncIt
 
     settings = ExecutorSettings(executor_workspace_root=tmp_path, executor_grace_seconds=1.5)
     publisher = Publisher(log, VirtualClock(), catalog)
-    assembly = assembled(settings, parse_tools_file(text, "tools.yaml", {}), os.environ, publisher, spawn)
+    file = parse_tools_file(text, "tools.yaml", {})
+    assembly = assembled(settings, file, os.environ, publisher, spawn, MemoryArtifacts())
     spawn(catalog.run(), "catalog")
     assembly.start()
     await asyncio.gather(*[task for task in tasks if task.get_name().startswith("publish ")])

@@ -11,6 +11,8 @@ from services.tool_executor.builtin import files
 from services.tool_executor.builtin.apply_patch import ApplyPatchTool
 from services.tool_executor.builtin.echo import EchoTool
 from services.tool_executor.builtin.files import ReadFileTool, WriteFileTool
+from services.tool_executor.builtin.read_artifact import ReadArtifactTool
+from services.tool_executor.builtin.restore_files import RestoreFilesTool
 from services.tool_executor.builtin.shell import ShellTool
 from services.tool_executor.sandbox import Sandbox, SandboxPolicy
 from services.tool_executor.tools import Toolbox, ToolEnd
@@ -127,8 +129,8 @@ async def test_read_file_of_bytes_that_are_no_text(sandbox, workspace):
     assert text_of(end) == "a␀�\n"
 
 
-async def test_write_file_says_what_changed(sandbox, workspace):
-    write = WriteFileTool(sandbox)
+async def test_write_file_says_what_changed(sandbox, workspace, history):
+    write = WriteFileTool(sandbox, history)
     end, _ = await run(write, request("write_file", path="a/b.txt", content="one"))
     assert end.changes == [{"path": "a/b.txt", "before": None, "after": digest("one"), "mode": 0o644}]
     (workspace / "a" / "b.txt").chmod(0o755)
@@ -142,20 +144,20 @@ async def test_write_file_says_what_changed(sandbox, workspace):
 
 
 @pytest.mark.parametrize(("path", "message"), [("../x", "outside"), ("dir", "directory"), ("file/x", "file")])
-async def test_write_file_refuses(sandbox, workspace, path, message):
+async def test_write_file_refuses(sandbox, workspace, path, message, history):
     (workspace / "dir").mkdir()
     (workspace / "file").write_text("x")
-    end, _ = await run(WriteFileTool(sandbox), request("write_file", path=path, content="x"))
+    end, _ = await run(WriteFileTool(sandbox, history), request("write_file", path=path, content="x"))
     assert end.outcome == "failed"
     assert message in text_of(end)
 
 
-async def test_nothing_is_written_under_a_read_only_profile(sandbox, workspace):
+async def test_nothing_is_written_under_a_read_only_profile(sandbox, workspace, history):
     asked = request("write_file", {"profile": "read-only"}, path="x", content="x")
-    end, _ = await run(WriteFileTool(sandbox), asked)
+    end, _ = await run(WriteFileTool(sandbox, history), asked)
     assert "read-only" in text_of(end)
     patch = "*** Begin Patch\n*** Add File: x\n+x\n*** End Patch"
-    end, _ = await run(ApplyPatchTool(sandbox), request("apply_patch", {"profile": "read-only"}, patch=patch))
+    end, _ = await run(ApplyPatchTool(sandbox, history), request("apply_patch", {"profile": "read-only"}, patch=patch))
     assert "read-only" in text_of(end)
     assert not list(workspace.iterdir())
 
@@ -187,9 +189,9 @@ def listed(workspace: Path) -> dict[str, str]:
     }
 
 
-async def test_apply_patch(sandbox, workspace):
+async def test_apply_patch(sandbox, workspace, history):
     prepared(workspace)
-    end, _ = await run(ApplyPatchTool(sandbox), request("apply_patch", patch=PATCH))
+    end, _ = await run(ApplyPatchTool(sandbox, history), request("apply_patch", patch=PATCH))
     assert end.outcome == "succeeded"
     assert listed(workspace) == {"a.txt": "eins\n", "new/c.txt": "three\n", "sub/b.txt": "zwei\n"}
     assert text_of(end) == "Applied:\nM a.txt\nR b.txt -> sub/b.txt\nA new/c.txt\nD gone.txt"
@@ -217,16 +219,16 @@ async def test_apply_patch(sandbox, workspace):
         (PATCH.replace("b.txt\n*** Move", "missing.txt\n*** Move"), "no file missing.txt"),
     ],
 )
-async def test_a_patch_applies_whole_or_not_at_all(sandbox, workspace, broken, message):
+async def test_a_patch_applies_whole_or_not_at_all(sandbox, workspace, broken, message, history):
     prepared(workspace)
     before = listed(workspace)
-    end, _ = await run(ApplyPatchTool(sandbox), request("apply_patch", patch=broken))
+    end, _ = await run(ApplyPatchTool(sandbox, history), request("apply_patch", patch=broken))
     assert end.outcome == "failed"
     assert message in text_of(end)
     assert listed(workspace) == before
 
 
-async def test_a_failed_write_puts_back_what_was_changed(sandbox, workspace, monkeypatch):
+async def test_a_failed_write_puts_back_what_was_changed(sandbox, workspace, monkeypatch, history):
     prepared(workspace)
     before = listed(workspace)
     unlink = Path.unlink
@@ -237,25 +239,25 @@ async def test_a_failed_write_puts_back_what_was_changed(sandbox, workspace, mon
         unlink(path, *args, **more)
 
     monkeypatch.setattr(Path, "unlink", refuses)
-    end, _ = await run(ApplyPatchTool(sandbox), request("apply_patch", patch=PATCH))
+    end, _ = await run(ApplyPatchTool(sandbox, history), request("apply_patch", patch=PATCH))
     assert end.outcome == "failed"
     assert "Permission denied" in text_of(end)
     assert listed(workspace) == before
 
 
-async def test_a_second_hunk_for_the_same_file_sees_the_first(sandbox, workspace):
+async def test_a_second_hunk_for_the_same_file_sees_the_first(sandbox, workspace, history):
     prepared(workspace)
     patch = "*** Begin Patch\n*** Update File: a.txt\n-one\n+1\n*** Update File: a.txt\n-1\n+2\n*** End Patch"
-    end, _ = await run(ApplyPatchTool(sandbox), request("apply_patch", patch=patch))
+    end, _ = await run(ApplyPatchTool(sandbox, history), request("apply_patch", patch=patch))
     assert end.outcome == "succeeded"
     assert (workspace / "a.txt").read_text() == "2\n"
     assert len(end.changes) == 1
 
 
-async def test_bytes_that_are_no_text_are_not_patched(sandbox, workspace):
+async def test_bytes_that_are_no_text_are_not_patched(sandbox, workspace, history):
     (workspace / "a.txt").write_bytes(b"one\n\xff\n")
     end, _ = await run(
-        ApplyPatchTool(sandbox),
+        ApplyPatchTool(sandbox, history),
         request("apply_patch", patch="*** Begin Patch\n*** Update File: a.txt\n-one\n+1\n*** End Patch"),
     )
     assert "not UTF-8" in text_of(end)
@@ -348,8 +350,15 @@ async def test_a_call_that_is_cancelled_while_it_waits_for_its_source_never_ran(
     assert (end.outcome, end.evidence) == ("not_started", "cancelled before it began")
 
 
-def test_the_declared_schemas_are_their_models(sandbox, warden):
-    for tool in (ShellTool(sandbox, warden), ReadFileTool(sandbox), WriteFileTool(sandbox), ApplyPatchTool(sandbox)):
+def test_the_declared_schemas_are_their_models(sandbox, warden, history):
+    for tool in (
+        ShellTool(sandbox, warden),
+        ReadFileTool(sandbox),
+        WriteFileTool(sandbox, history),
+        ApplyPatchTool(sandbox, history),
+        RestoreFilesTool(sandbox, history),
+        ReadArtifactTool(sandbox, history.store),
+    ):
         assert set(tool.spec.input_schema["properties"]) == set(tool.arguments.model_fields)
         assert "title" not in str(tool.spec.input_schema)
         assert replace(request(tool.spec.name)).tool == tool.spec.name

@@ -1,0 +1,242 @@
+"""Changes of several files at once: all or nothing, also where the process is killed at any instruction.
+
+What is about to happen is written into a journal beside the workspace, out of reach of what runs in it:
+
+    prepare {files}    new contents are written beside their files; the old ones get a second name beside them
+    apply              new contents take the names of their files, deleted files lose theirs
+    done               the second names go
+
+A journal that is found at `prepare` or `apply` was left behind by a process that died: everything is put back as it
+was. At `done` only what lies beside is cleared away. Whoever changes files, or enters the workspace, does so first. A
+lock on the journal, which the kernel drops with its process, keeps those who come from taking a live change for a dead
+one.
+"""
+
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+import stat
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+NEW_SUFFIX = ".threadlog-new"
+OLD_SUFFIX = ".threadlog-old"
+MODE_DEFAULT = 0o644
+LOCK_SECONDS = 5.0
+LOCK_LOOK_SECONDS = 0.02
+
+
+class FileBusyError(Exception):
+    """Another call changes files of the workspace, or the file is no longer what was looked at. Nothing was changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A file as it was read."""
+
+    content: bytes
+    mode: int
+    signature: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    content: bytes | None
+    """None: no such file."""
+    mode: int | None = None
+    """None: as it is, or 0644."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    path: Path
+    had: bool
+    wants: bool
+    made: tuple[str, ...]
+    """Directories that are made for it, the outermost first."""
+
+    @property
+    def new(self) -> Path:
+        return self.path.with_name(f".{self.path.name}{NEW_SUFFIX}")
+
+    @property
+    def old(self) -> Path:
+        return self.path.with_name(f".{self.path.name}{OLD_SUFFIX}")
+
+
+def journal_of(workspace: Path) -> Path:
+    """No thread is named like it: names do not begin with a dot."""
+    return workspace.with_name(f".{workspace.name}.changes")
+
+
+def recover(workspace: Path) -> None:
+    """Put back what a process that died has left half done. One look at a file where there is nothing."""
+    journal = journal_of(workspace)
+    try:
+        if not journal.stat().st_size:
+            return
+    except FileNotFoundError:
+        return
+    with suppress(FileBusyError), _locked(journal, 0) as descriptor:
+        _recover(descriptor)
+
+
+def look(path: Path) -> Found | None:
+    """None where there is no such file. Raises OSError for what is no regular file."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except FileNotFoundError:
+        return None
+    with os.fdopen(descriptor, "rb") as file:
+        found = os.fstat(file.fileno())
+        if stat.S_ISDIR(found.st_mode):
+            raise IsADirectoryError(21, "It is a directory", str(path))
+        if not stat.S_ISREG(found.st_mode):
+            raise OSError(22, "It is no regular file", str(path))
+        return Found(file.read(), stat.S_IMODE(found.st_mode), _signature(found))
+
+
+def mode_at(path: Path) -> int | None:
+    try:
+        return stat.S_IMODE(path.stat().st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def size_of(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except (FileNotFoundError, NotADirectoryError):
+        return 0
+
+
+def apply(workspace: Path, wanted: Mapping[Path, Wanted], found: Mapping[Path, Found | None]) -> None:
+    """Raises OSError, or FileBusyError where a file is not as it was found; then nothing has changed."""
+    with _locked(journal_of(workspace), LOCK_SECONDS) as descriptor:
+        _recover(descriptor)
+        for path, before in found.items():
+            if _signature_at(path) != (None if before is None else before.signature):
+                raise FileBusyError(f"{path.relative_to(workspace)} was changed at this very moment.")
+        entries = [_entry(path, want, found[path]) for path, want in wanted.items()]
+        try:
+            _write(descriptor, "prepare", entries)
+            for entry in entries:
+                _prepare(entry, wanted[entry.path], found[entry.path])
+            _write(descriptor, "apply")
+            for entry in entries:
+                if entry.wants:
+                    entry.new.replace(entry.path)
+                else:
+                    entry.path.unlink(missing_ok=True)
+            _write(descriptor, "done")
+        except OSError:
+            _recover(descriptor)
+            raise
+        _recover(descriptor)
+
+
+def _entry(path: Path, want: Wanted, before: Found | None) -> _Entry:
+    made = [] if want.content is None else [str(parent) for parent in path.parents if not parent.exists()]
+    return _Entry(path, before is not None, want.content is not None, tuple(reversed(made)))
+
+
+def _prepare(entry: _Entry, want: Wanted, before: Found | None) -> None:
+    if want.content is not None:
+        entry.path.parent.mkdir(parents=True, exist_ok=True)
+        entry.new.unlink(missing_ok=True)
+        # O_EXCL and O_NOFOLLOW: nothing that a command planted under this name is written through.
+        descriptor = os.open(entry.new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, MODE_DEFAULT)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(want.content)
+            mode = want.mode if want.mode is not None else None if before is None else before.mode
+            if mode is not None:
+                os.fchmod(file.fileno(), mode)
+    if before is not None:
+        entry.old.unlink(missing_ok=True)
+        try:
+            os.link(entry.path, entry.old, follow_symlinks=False)
+        except OSError:  # a file system without hard links
+            shutil.copy2(entry.path, entry.old, follow_symlinks=False)
+
+
+def _recover(descriptor: int) -> None:
+    entries, state = _read(descriptor)
+    for entry in reversed(entries):
+        if state == "apply":
+            _put_back(entry)
+        entry.new.unlink(missing_ok=True)
+        entry.old.unlink(missing_ok=True)
+        if state != "done":
+            for made in reversed(entry.made):
+                with suppress(OSError):
+                    Path(made).rmdir()
+    os.ftruncate(descriptor, 0)
+
+
+def _put_back(entry: _Entry) -> None:
+    """Harmless when repeated: what was put back has no second name any more."""
+    if not entry.had:
+        if not entry.new.exists():
+            entry.path.unlink(missing_ok=True)
+    elif entry.old.exists():
+        entry.old.replace(entry.path)  # which does nothing where both names are of one file
+
+
+def _write(descriptor: int, state: str, entries: list[_Entry] | None = None) -> None:
+    if entries is not None:
+        files = [[str(entry.path), entry.had, entry.wants, list(entry.made)] for entry in entries]
+        line = f"{state} {json.dumps(files)}\n"
+        os.ftruncate(descriptor, 0)
+        os.lseek(descriptor, 0, os.SEEK_SET)
+    else:
+        line = f"{state}\n"
+    data = line.encode()
+    while data:
+        data = data[os.write(descriptor, data) :]
+
+
+def _read(descriptor: int) -> tuple[list[_Entry], str]:
+    """What the last whole line says; a torn first line was written before anything was done."""
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    with os.fdopen(os.dup(descriptor), "rb") as file:
+        lines = [line.decode().rstrip("\n") for line in file if line.endswith(b"\n")]
+    if not lines:
+        return [], "prepare"
+    files = json.loads(lines[0].removeprefix("prepare "))
+    entries = [_Entry(Path(path), had, wants, tuple(made)) for path, had, wants, made in files]
+    return entries, "prepare" if len(lines) == 1 else lines[-1]
+
+
+@contextlib.contextmanager
+def _locked(journal: Path, seconds: float) -> Iterator[int]:
+    """Raises FileBusyError where somebody holds it for longer."""
+    descriptor = os.open(journal, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        deadline = time.monotonic() + seconds
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() >= deadline:
+                    raise FileBusyError("Another call is changing files of this thread.") from None
+                time.sleep(LOCK_LOOK_SECONDS)
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _signature_at(path: Path) -> tuple[int, ...] | None:
+    try:
+        return _signature(path.lstat())
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def _signature(found: os.stat_result) -> tuple[int, ...]:
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_mode
