@@ -11,6 +11,7 @@ Of each record some 100 bytes are kept: hashes of its uuid and its parent's, its
 from array import array
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import PurePath
 from typing import Literal
 
@@ -40,7 +41,9 @@ LATE_RESULTS_MAX = 10_000
 SESSIONS_MAX = 60_000
 """Different session ids that one file may name; records of more are taken for the file's own."""
 BACK_MAX = 1_000
-"""How far back a compaction looks for the record that it says it follows."""
+"""How far back a compaction looks for the record that it says it follows, and a leaf for one of its own session."""
+LEAVES_MAX = 1_000
+"""How many of the newest records may be another session's before the newest one is taken all the same."""
 
 
 @dataclass(slots=True)
@@ -367,15 +370,24 @@ class _Reading:
 
     def _newest_first(self, own: int) -> Iterable[int]:
         """The newest leaf of the main line, and then every node."""
-        index = self._index
-        nodes = range(len(index.kinds) - 1, -1, -1)
-        kinds, sides, sessions = index.kinds, self._sides, self._sessions
-        main = next((n for n in nodes if not sides[n] and kinds[n] != Kind.LINK and sessions[n] in {own, 0}), NOWHERE)
-        if main == NOWHERE:
-            main = next((n for n in nodes if not sides[n]), NOWHERE)
-        if main != NOWHERE:
+        nodes = range(len(self._sides) - 1, -1, -1)
+        speaking = (n for n in nodes if not self._sides[n] and self._index.kinds[n] != Kind.LINK)
+        main = next((n for n in islice(speaking, LEAVES_MAX) if self._is_own(n, own)), None)
+        if main is None:
+            main = next((n for n in nodes if not self._sides[n]), None)
+        if main is not None:
             yield main
         yield from nodes
+
+    def _is_own(self, node: int, own: int) -> bool:
+        """Whether it, or what it follows, is of this session. What was copied into it may name another."""
+        for _ in range(BACK_MAX):
+            if node == NOWHERE:
+                return False
+            if self._sessions[node] in {own, 0}:
+                return True
+            node = self._parents[node]
+        return False
 
     def _new_child(self, path: list[int], attach: int, roots: dict[str | int, int]) -> None:
         index = self._index

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from pydantic import JsonValue
 
-from schemas.events import AnswerItem, ContentItem, Failure, TurnOutcome, Usage
+from schemas.events import AnswerItem, AnswerText, ContentItem, Failure, TurnOutcome, Usage
 from services.importer.claude_code_records import Kind
 from services.importer.claude_code_results import Result
 from services.importer.model import Blob, Compaction, Evidence, Input, Origin
@@ -75,7 +75,9 @@ class OpenTurn:
         last = self.last_step
         if last is None or last.calls or self.pieces[-1] is not last:
             return False
-        return (last.error is not None and not last.is_retried) or last.stop_reason in FINAL_STOPS
+        if last.error is not None:
+            return not last.is_retried
+        return last.stop_reason in FINAL_STOPS and any(isinstance(item, AnswerText) for item in last.items)
 
     @property
     def is_settled(self) -> bool:
