@@ -162,6 +162,9 @@ def update_task(
         return f"no task {task!r} in the plan"
     if status not in MOVES[state.status]:
         return f"task {task!r} is {state.status}"
+    if state.child is not None and child != state.child and (child is not None or status == "cancelled"):
+        # It was cancelled, or ended by a child, in the belief of an owner who had not read that this child began.
+        return f"thread {state.child} works on task {task!r}"
     begun_in = version if status == "running" else state.begun_in
     moved = replace(state, status=status, child=child or state.child, result=result, begun_in=begun_in, moved_ms=at_ms)
     return replace(plan, tasks={**plan.tasks, task: moved})

@@ -995,6 +995,16 @@ class TestPlan:
         assert effect_of(log, stale) == ("superseded", "version 1 is not in force")
         log.apply(TaskUpdated(plan_version=1, task="a", status="succeeded", child="t-2"))
 
+    def test_a_task_that_runs_is_not_cancelled_by_who_believes_that_it_waits(self):
+        log = History().idle()
+        log.apply(PlanProposed(plan_version=1, tasks=self.TASKS))
+        log.apply(PlanApproved(plan_version=1, by=USER), USER)
+        log.apply(TaskUpdated(plan_version=1, task="a", status="running", child="t-2"))
+        works = ("superseded", "thread t-2 works on task 'a'")
+        assert effect_of(log, TaskUpdated(plan_version=1, task="a", status="cancelled")) == works
+        assert effect_of(log, TaskUpdated(plan_version=1, task="a", status="succeeded", child="t-3")) == works
+        log.apply(TaskUpdated(plan_version=1, task="a", status="cancelled", child="t-2"))
+
     def test_nobody_goes_on_with_what_a_recorded_session_planned(self):
         log = History()
         log.apply(created(importing=True), IMPORTER)
