@@ -95,11 +95,12 @@ def _take(thread: CodexThread, line: Line) -> None:
     if type(payload) is not dict or type(kind) is not str:
         _take_bare(thread, record, kind)
         return
-    if record == thread.previous:
+    stamp = record.get("timestamp")
+    if stamp == thread.stamp and record == thread.previous:
         thread.counts.pass_over(f"{kind}, the same as before")
         return
     thread.previous = record
-    thread.stamp = record.get("timestamp")
+    thread.stamp = stamp
     ordinal = record.get("ordinal")
     thread.ordinal = ordinal if type(ordinal) is int and ordinal >= 0 else None
     if thread.ordinal is not None and not thread.ordinals.take(thread.ordinal):
