@@ -16,6 +16,7 @@ from starlette.types import ASGIApp
 
 from schemas.config import Config
 from schemas.topics import THREAD_EVENTS
+from services.chassis.artifacts_store import open_artifacts
 from services.chassis.catalog_reader import CatalogReader
 from services.chassis.clock import Clock, SystemClock
 from services.chassis.kafka_groups import kafka_groups
@@ -48,6 +49,7 @@ from services.ingest.refusals import Refusals, Standings
 from services.ingest.settings import IngestSettings, UnsafeSettingsError, require_safe
 from services.ingest.state_at import StateLimits, StatesAt
 from services.ingest.tools import Tools
+from services.ingest.transfers import TransferLimits, Transfers
 from services.ingest.views import CommandViews
 from services.ingest.windows import OpsWindows
 
@@ -162,6 +164,8 @@ def wire(
         dead_letters=DeadLetters(database, sql, settings.ops_dead_letter_bytes_max),
         windows=OpsWindows(database, sql),
         tools=Tools(CatalogReader(log)),
+        artifacts=open_artifacts(settings),
+        transfers=Transfers(TransferLimits.of(settings), metrics),
     )
 
 

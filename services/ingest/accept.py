@@ -16,6 +16,7 @@ from schemas.canonical import canonical_json
 from schemas.codec import first_error
 from schemas.config import Config, merge_patch
 from schemas.events import (
+    ContentItem,
     Event,
     InputSubmitted,
     InputWithdrawn,
@@ -32,6 +33,7 @@ from schemas.ids import EPHEMERAL_PREFIX, DataHash, EventId, ThreadId, ThreadKey
 from schemas.thread import CLOSED, CLOSING_ALREADY, CONFLICT, Effect, Verdict, cancelling_already
 from services.ingest.auth import Principal
 from services.ingest.problems import (
+    ARTIFACT_MISSING,
     IDEMPOTENCY_CONFLICT,
     INVALID_REQUEST,
     QUEUE_FULL,
@@ -42,6 +44,7 @@ from services.ingest.problems import (
 from services.ingest.requests import (
     CancelTurn,
     CloseThread,
+    ConfigRequest,
     Content,
     CreateThread,
     PatchThread,
@@ -52,6 +55,7 @@ CREATE_ROUTE = "threads"
 OF_CREATION = frozenset[type[Event]]({ThreadCreated, InputSubmitted})
 OF_PATCHES = frozenset[type[Event]]({ThreadDescribed, ThreadConfigured, ThreadArchived, ThreadUnarchived})
 
+NO_SIZES: Mapping[str, int] = {}
 CLOSED_ALREADY = frozenset({CLOSING_ALREADY, CLOSED})
 
 
@@ -124,7 +128,10 @@ def create_command(principal: Principal, idempotency_key: str, *, keyed: bool) -
     return Command(principal, CREATE_ROUTE, ThreadKey(principal.tenant, thread), idempotency_key, keyed)
 
 
-def create_thread(command: Command, request: CreateThread, limits: AcceptLimits) -> Accepted | Problem:
+def create_thread(
+    command: Command, request: CreateThread, limits: AcceptLimits, sizes: Mapping[str, int] = NO_SIZES
+) -> Accepted | Problem:
+    """`sizes`: of the artifacts that its input names and that are there."""
     config = limits.default_config
     if request.config is not None:
         wanted = request.config.model_dump(mode="json", exclude_unset=True)
@@ -140,7 +147,7 @@ def create_thread(command: Command, request: CreateThread, limits: AcceptLimits)
     events: list[tuple[EventId, Event]] = [(command.event_id(ThreadCreated), created)]
     if request.input is None:
         return Accepted(command, tuple(events), "nothing", kinds=OF_CREATION)
-    content = _content(request.input, limits)
+    content = content_of(request.input, limits, sizes)
     if isinstance(content, Problem):
         return content
     input_id = command.event_id(InputSubmitted)
@@ -181,7 +188,7 @@ def _config_problem(patch: dict[str, JsonValue], limits: AcceptLimits) -> Proble
     if problem is not None:
         return problem
     try:
-        Config.model_validate(merge_patch({"model": "any"}, patch), strict=False)
+        ConfigRequest.model_validate({"model": None, **merge_patch({"model": "any"}, patch)}, strict=False)
     except pydantic.ValidationError as error:
         complaint = first_error(error)
         return Problem(INVALID_REQUEST, f"config.{complaint}", {"errors": [{"place": "config", "detail": complaint}]})
@@ -191,8 +198,11 @@ def _config_problem(patch: dict[str, JsonValue], limits: AcceptLimits) -> Proble
 # Inputs and turns
 
 
-def submit_input(command: Command, request: SubmitInput, limits: AcceptLimits) -> Accepted | Problem:
-    content = _content(request, limits)
+def submit_input(
+    command: Command, request: SubmitInput, limits: AcceptLimits, sizes: Mapping[str, int] = NO_SIZES
+) -> Accepted | Problem:
+    """`sizes`: of the artifacts that it names and that are there."""
+    content = content_of(request, limits, sizes)
     if isinstance(content, Problem):
         return content
     input_id = command.event_id(InputSubmitted)
@@ -223,9 +233,12 @@ def cancel_turn(command: Command, turn: int, request: CancelTurn) -> Accepted:
     return replace(one(command, requested, judged=True), alike=frozenset({cancelling_already(turn)}))
 
 
-def _content(request: Content, limits: AcceptLimits) -> tuple[TextItem, ...] | Problem:
-    content = request.content()
-    content_bytes = sum(len(item.text.encode()) for item in content)
+def content_of(request: Content, limits: AcceptLimits, sizes: Mapping[str, int]) -> tuple[ContentItem, ...] | Problem:
+    missing = sorted(request.named() - sizes.keys())
+    if missing:
+        return Problem(ARTIFACT_MISSING, f"There is no artifact {', '.join(missing)}.", {"missing": list(missing)})
+    content = request.content(sizes)
+    content_bytes = sum(len(item.text.encode()) for item in content if isinstance(item, TextItem))
     return too_large("An input", content_bytes, limits.input_bytes_max) or content
 
 

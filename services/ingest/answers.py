@@ -36,6 +36,8 @@ class CommandAnswer(Answer):
     thread: str
     input: str | None = None
     """Id of the input."""
+    plan_version: int | None = None
+    """That was proposed, or decided on."""
     events: list[CommandEvent]
     position: Position
     """For `at_least`."""
@@ -45,6 +47,13 @@ class CommandAnswer(Answer):
     undecided: bool | None = None
     """Its effect was not known in time: ask again at `ask`, or send it again with the same Idempotency-Key."""
     ask: str | None = None
+
+
+class ArtifactAnswer(Answer):
+    sha256: str
+    size: int
+    media_type: str
+    """Of its first upload."""
 
 
 class CommandRecord(Answer):
@@ -82,6 +91,9 @@ class ThreadAnswer(ThreadSummary):
     parent: str | None
     parent_seq: int | None
     parent_call: str | None
+    parent_plan_version: int | None
+    parent_task: str | None
+    depth: int
     plan_version: int | None
 
 
@@ -297,6 +309,41 @@ class UnknownCall(Answer):
     turn_status: TurnStatus
 
 
+class PlanTask(Answer):
+    task: str
+    title: str
+    instructions: str | None
+    depends_on: list[str]
+    left_out: bool
+    """The version does not name it: it ran when the version came in force, and is being stopped."""
+    status: Literal["proposed", "pending", "running", "succeeded", "failed", "cancelled", "continued"]
+    """`proposed` in a version that has not come in force; `continued` where it went on in the next."""
+    child: str | None
+    """The thread that works on it."""
+    result: JsonValue
+    changed_seq: int
+    started_at: Time | None
+    ended_at: Time | None
+
+
+class PlanVersion(Answer):
+    version: int
+    status: Literal["waiting", "in_force", "rejected", "superseded"]
+    call: str | None
+    """The tool call that proposed it."""
+    proposed_seq: int
+    proposed_at: Time
+    proposed_by: str
+    decided_seq: int | None
+    decided_at: Time | None
+    decided_by: str | None
+    """A person, or a policy."""
+    decision_reason: str | None
+    superseded_seq: int | None
+    superseded_at: Time | None
+    tasks: list[PlanTask]
+
+
 class ThreadPage(Answer):
     data: list[ThreadSummary]
     next_cursor: str | None
@@ -324,6 +371,11 @@ class StepPage(Answer):
 
 class ToolCallPage(Answer):
     data: list[ToolCall]
+    next_cursor: str | None
+
+
+class PlanPage(Answer):
+    data: list[PlanVersion]
     next_cursor: str | None
 
 

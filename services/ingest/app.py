@@ -29,7 +29,19 @@ from services.ingest.problems import (
     Problem,
     ProblemError,
 )
-from services.ingest.routes import events, inputs, ops, ops_windows, reads, state, threads, tool_calls, usage
+from services.ingest.routes import (
+    artifacts,
+    events,
+    inputs,
+    ops,
+    ops_windows,
+    plans,
+    reads,
+    state,
+    threads,
+    tool_calls,
+    usage,
+)
 
 METHODS = ("GET", "POST", "PATCH", "HEAD", "OPTIONS", "PUT", "DELETE")
 OTHER = "other"
@@ -58,7 +70,7 @@ def create_app(dependencies: Dependencies) -> FastAPI:
 def api_routes() -> list[APIRoute]:
     """In the order in which requests are matched: the most frequent first."""
     routes = []
-    for routed in (inputs, threads, events, reads, state, tool_calls, usage, ops, ops_windows):
+    for routed in (inputs, threads, events, reads, state, tool_calls, plans, usage, artifacts, ops, ops_windows):
         for route in routed.router.routes:
             assert isinstance(route, APIRoute)
             route.operation_id = route.name

@@ -17,7 +17,7 @@ from services.ingest.bounded import Bounded
 from services.ingest.problems import FORBIDDEN, FOREIGN_HOST, UNAUTHENTICATED, Problem, ProblemError
 from services.ingest.settings import is_loopback
 
-Scope = Literal["threads:read", "threads:write", "tools:decide", "ops"]
+Scope = Literal["threads:read", "threads:write", "tools:decide", "artifacts:read", "artifacts:write", "ops"]
 SCOPES: frozenset[str] = frozenset(get_args(Scope))
 
 SUBJECT = re.compile(r"[!-~]{1,128}")

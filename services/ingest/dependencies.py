@@ -5,6 +5,7 @@ from typing import cast
 
 from starlette.requests import Request
 
+from services.chassis.artifacts import ArtifactStore
 from services.chassis.clock import Clock
 from services.ingest.accept import AcceptLimits
 from services.ingest.auth import Authenticator, Principal, Scope, authorize
@@ -19,6 +20,7 @@ from services.ingest.reads import Reads
 from services.ingest.settings import IngestSettings
 from services.ingest.state_at import StatesAt
 from services.ingest.tools import Tools
+from services.ingest.transfers import Transfers
 from services.ingest.windows import OpsWindows
 
 
@@ -39,6 +41,8 @@ class Dependencies:
     dead_letters: DeadLetters
     windows: OpsWindows
     tools: Tools
+    artifacts: ArtifactStore
+    transfers: Transfers
 
 
 def dependencies(request: Request) -> Dependencies:

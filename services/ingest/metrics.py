@@ -30,6 +30,7 @@ class IngestMetrics:
     stuck_threads: Gauge
     partitions_without_owner: Gauge
     ops_sources_failed: Counter
+    artifact_bytes: Counter
 
     @classmethod
     def build(cls, registry: CollectorRegistry) -> "IngestMetrics":
@@ -109,6 +110,12 @@ class IngestMetrics:
             ops_sources_failed=Counter(
                 "threadlog_ops_sources_failed",
                 "Looks at what is open or stuck in which the views, thread-progress or the broker could not be asked.",
+                registry=registry,
+            ),
+            artifact_bytes=Counter(
+                "threadlog_ingest_artifact_bytes",
+                "Bytes of artifacts that came from clients (up) or went to them (down).",
+                ["direction"],
                 registry=registry,
             ),
         )

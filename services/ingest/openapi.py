@@ -51,10 +51,13 @@ BODIES: tuple[type[BaseModel], ...] = (
     requests.DecideCall,
     requests.PostResult,
     requests.ResolveCall,
+    requests.ProposePlan,
+    requests.DecidePlan,
 )
 MODELS: tuple[type[BaseModel], ...] = (*BODIES, ProblemAnswer)
 ALWAYS = (UNAUTHENTICATED, FORBIDDEN, OVERLOADED, INTERNAL)
 OF_READS = (VIEWS_UNAVAILABLE, INVALID_REQUEST)
+WITH_CONTENT = (200, 206)
 OF_BODIES = (MALFORMED_JSON, MALFORMED_KEY, TOO_LARGE, UNSUPPORTED_MEDIA_TYPE, INVALID_REQUEST, UNSTORABLE)
 
 EXAMPLES = Path(__file__).with_name("examples")
@@ -71,9 +74,13 @@ class Example(BaseModel):
     headers: dict[str, str] = {}
     request: JsonValue = None
     status: int
-    response: JsonValue
+    response: JsonValue = None
     stream: str | None = None
     """The answer as server-sent events."""
+    sends: str | None = None
+    """The request's body, where it is no JSON."""
+    answers: str | None = None
+    """The answer, where it is no JSON."""
     refusal: dict[str, JsonValue] | None = None
     """The problem that another request to the same path is answered with."""
 
@@ -84,11 +91,17 @@ def read_examples(folder: Path = EXAMPLES) -> dict[str, Example]:
 
 
 def answers(
-    model: type[BaseModel], statuses: Iterable[int], problems: Iterable[ProblemType]
+    model: type[BaseModel] | None,
+    statuses: Iterable[int],
+    problems: Iterable[ProblemType],
+    content: Mapping[str, Any] | None = None,
 ) -> dict[int | str, dict[str, Any]]:
-    """For a route's `responses`."""
+    """For a route's `responses`. `content`: what the answer is where it is no JSON."""
     described: dict[int | str, dict[str, Any]] = {
-        status: {"model": model, "description": _SUCCESS[status]} for status in statuses
+        status: {"description": _SUCCESS[status]}
+        | ({} if model is None else {"model": model})
+        | ({} if content is None or status not in WITH_CONTENT else {"content": dict(content)})
+        for status in statuses
     }
     by_status: dict[int, list[ProblemType]] = {}
     for problem in (*ALWAYS, *problems):
@@ -135,10 +148,11 @@ def _show(examples: Mapping[str, Example], operation: dict[str, Any]) -> None:
     example = examples.get(operation["operationId"])
     if example is None:
         return
-    if "requestBody" in operation:
+    if example.request is not None:
         operation["requestBody"]["content"]["application/json"]["example"] = example.request
-    content = operation["responses"][str(example.status)]["content"]
-    content.setdefault("application/json", {})["example"] = example.response
+    content = operation["responses"][str(example.status)].get("content", {})
+    if example.response is not None:
+        content.setdefault("application/json", {})["example"] = example.response
     if example.stream is not None:
         content["text/event-stream"]["example"] = example.stream
     if example.refusal is not None:
@@ -159,8 +173,10 @@ _IN_PATHS = {
     "thread": "Id of the thread.",
     "input": "Id of the input.",
     "turn": "Number of the turn, from 1.",
+    "version": "Of the plan, from 1.",
     "call": "Id of the tool call: turn.step.index, such as `3.1.0`.",
     "event_id": "Id of the command's event.",
+    "sha256": "Of the artifact: 64 lower-case hexadecimal digits.",
 }
 _OF_COMMANDS = [
     {
@@ -178,5 +194,8 @@ _OF_COMMANDS = [
 ]
 _SUCCESS = {
     200: "It took effect, or here it is.",
+    201: "Stored; it was not there before.",
     202: "Recorded. Without `wait=applied`, or where the wait was too long, its effect is not known yet.",
+    206: "The range that was asked for.",
+    304: "It is the one that you have.",
 }

@@ -35,6 +35,7 @@ MALFORMED_KEY = ProblemType(
     "Send 1 to 200 visible ASCII characters, such as a UUID.",
 )
 BAD_CURSOR = ProblemType("bad-cursor", 400, "The cursor is not one of ours", "Start the list again without a cursor.")
+MALFORMED_BODY = ProblemType("malformed-body", 400, "The body did not arrive whole", "Send it again.")
 UNAUTHENTICATED = ProblemType(
     "unauthenticated", 401, "No valid API key", "Send `Authorization: Bearer tl_…` with a key that is not revoked."
 )
@@ -54,6 +55,12 @@ THREAD_NOT_FOUND = ProblemType(
     "Check the id. Threads of other tenants answer the same.",
 )
 NOT_FOUND = ProblemType("not-found", 404, "There is nothing here", "Check the path; the detail says what is missing.")
+ARTIFACT_NOT_FOUND = ProblemType(
+    "artifact-not-found",
+    404,
+    "There is no such artifact",
+    "Check the sha256, or upload it. Artifacts of other tenants answer the same.",
+)
 METHOD_NOT_ALLOWED = ProblemType("method-not-allowed", 405, "The method does not fit the path", "See the header Allow.")
 NOT_APPLIED = ProblemType(
     "not-applied",
@@ -73,6 +80,12 @@ THREAD_CLOSING = ProblemType(
     "The thread takes no new input",
     "Nothing was recorded. Create another thread, or fork this one.",
 )
+NOT_FORKABLE = ProblemType(
+    "not-forkable",
+    409,
+    "The thread cannot be forked now",
+    "The detail says why. Nothing was recorded.",
+)
 TOOL_NOT_IN_CATALOG = ProblemType(
     "tool-not-in-catalog",
     409,
@@ -85,17 +98,41 @@ TOO_LARGE = ProblemType(
 UNSUPPORTED_MEDIA_TYPE = ProblemType(
     "unsupported-media-type", 415, "The body is not declared as JSON", "Send `Content-Type: application/json`."
 )
+RANGE_NOT_SATISFIABLE = ProblemType(
+    "range-not-satisfiable",
+    416,
+    "The range lies outside of the artifact",
+    "Ask for bytes below its size, which `Content-Range` names.",
+)
 INVALID_REQUEST = ProblemType(
     "invalid-request",
     422,
     "The request does not have the right shape",
     "Correct the places that `errors` names. Unknown fields are refused, so that a misspelt one is noticed.",
 )
+ARTIFACT_MISMATCH = ProblemType(
+    "artifact-mismatch",
+    422,
+    "The bytes do not have the announced sha256",
+    "Compute the sha256 of exactly the bytes that are sent. Nothing was stored.",
+)
+ARTIFACT_MISSING = ProblemType(
+    "artifact-missing",
+    422,
+    "An artifact that is named was not uploaded",
+    "Upload it with `PUT /v1/artifacts/{sha256}`, then send this again. Nothing was recorded.",
+)
 ARGUMENTS_DO_NOT_FIT = ProblemType(
     "arguments-do-not-fit",
     422,
     "The edited arguments do not fit the tool",
     "Correct the places that `errors` names; `schema` is what they have to fit. Nothing was recorded.",
+)
+FORK_POINT = ProblemType(
+    "fork-point",
+    422,
+    "The thread has no such place to fork it at",
+    "Name a seq that the thread has, or a turn; or leave `at` out. Nothing was recorded.",
 )
 STATE_OUT_OF_REACH = ProblemType(
     "state-out-of-reach",
@@ -121,6 +158,9 @@ QUEUE_FULL = ProblemType(
 TOO_MANY_APPENDS = ProblemType(
     "too-many-appends", 429, "Too many commands of this tenant are under way", "Send it again a little later.", 1
 )
+TOO_MANY_TRANSFERS = ProblemType(
+    "too-many-transfers", 429, "Too many uploads and downloads are under way", "Send it again a little later.", 1
+)
 INTERNAL = ProblemType(
     "internal",
     500,
@@ -145,6 +185,9 @@ VIEWS_UNAVAILABLE = ProblemType(
 VIEWS_BEHIND = ProblemType(
     "views-behind", 503, "The views have not come so far yet", "Send it again a little later.", 1
 )
+ARTIFACTS_UNAVAILABLE = ProblemType(
+    "artifacts-unavailable", 503, "The artifact store does not answer", "Send it again a little later.", 2
+)
 CATALOG_NOT_LOADED = ProblemType(
     "catalog-not-loaded",
     503,
@@ -164,30 +207,39 @@ CATALOGUE: tuple[ProblemType, ...] = (
     MALFORMED_JSON,
     MALFORMED_KEY,
     BAD_CURSOR,
+    MALFORMED_BODY,
     UNAUTHENTICATED,
     FORBIDDEN,
     FOREIGN_HOST,
     THREAD_NOT_FOUND,
     NOT_FOUND,
+    ARTIFACT_NOT_FOUND,
     METHOD_NOT_ALLOWED,
     NOT_APPLIED,
     CALL_NOT_OPEN,
     THREAD_CLOSING,
+    NOT_FORKABLE,
     TOOL_NOT_IN_CATALOG,
     TOO_LARGE,
     UNSUPPORTED_MEDIA_TYPE,
+    RANGE_NOT_SATISFIABLE,
     INVALID_REQUEST,
+    ARTIFACT_MISMATCH,
+    ARTIFACT_MISSING,
     ARGUMENTS_DO_NOT_FIT,
+    FORK_POINT,
     STATE_OUT_OF_REACH,
     UNSTORABLE,
     IDEMPOTENCY_CONFLICT,
     QUEUE_FULL,
     TOO_MANY_APPENDS,
+    TOO_MANY_TRANSFERS,
     INTERNAL,
     STOPPING,
     OVERLOADED,
     VIEWS_UNAVAILABLE,
     VIEWS_BEHIND,
+    ARTIFACTS_UNAVAILABLE,
     CATALOG_NOT_LOADED,
     LOG_UNAVAILABLE,
 )

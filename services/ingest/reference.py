@@ -59,9 +59,9 @@ def _operation(method: str, path: str, operation: dict[str, Any]) -> Iterator[st
         optional = "" if body["required"] else ", which may be left out"
         yield from (f"Body: {_content(body)}{optional}.", "")
     for status, answer in sorted(operation["responses"].items()):
-        if status < "300":
+        if status < "400":
             yield f"- {status}: {_content(answer)}"
-    problems = [status for status in sorted(operation["responses"]) if status >= "300"]
+    problems = [status for status in sorted(operation["responses"]) if status >= "400"]
     yield from (f"- problems: {', '.join(problems)}", "")
 
 
@@ -69,8 +69,13 @@ def _example(method: str, example: Example) -> Iterator[str]:
     asked = [f"{method} {example.path}", *[f"{name}: {value}" for name, value in example.headers.items()]]
     if example.request is not None:
         asked.append(_json(example.request))
-    yield from ("```text", *asked, "```", "", f"answers {example.status}:", "")
-    yield from ("```json", _json(example.response), "```", "")
+    if example.sends is not None:
+        asked.append(example.sends)
+    yield from ("```text", *asked, "```", "")
+    if example.response is not None:
+        yield from (f"answers {example.status}:", "", "```json", _json(example.response), "```", "")
+    if example.answers is not None:
+        yield from (f"answers {example.status}:", "", "```text", example.answers, "```", "")
     if example.stream is not None:
         yield from ("or, as a stream:", "", "```text", example.stream.strip(), "```", "")
     if example.refusal is not None:

@@ -1,18 +1,25 @@
 """What clients send: the shapes of request bodies. Unknown fields are refused, so that a misspelt one is noticed."""
 
+from collections.abc import Mapping
 from typing import Annotated, Literal, Self
 
 from pydantic import ConfigDict, Field, JsonValue, model_validator
 
 from schemas.config import Config, Frozen
-from schemas.events import Count, Hash, InputMode, Positive, TextItem
+from schemas.events import ArtifactItem, ContentItem, Count, Hash, InputMode, Positive, TextItem
+from schemas.ids import NAME_PATTERN
 
 TITLE_CHARACTERS_MAX = 500
 LABELS_MAX = 64
 LABEL_NAME_CHARACTERS_MAX = 64
 LABEL_CHARACTERS_MAX = 256
 NOTE_CHARACTERS_MAX = 4_000
+TASKS_MAX = 1_000
+TASK_INSTRUCTIONS_CHARACTERS_MAX = 20_000
 ITEMS_MAX = 100
+MEDIA_TYPE_CHARACTERS_MAX = 200
+NAME_CHARACTERS_MAX = 500
+SUMMARY_CHARACTERS_MAX = 4_000
 
 Title = Annotated[str, Field(max_length=TITLE_CHARACTERS_MAX)]
 LabelName = Annotated[str, Field(min_length=1, max_length=LABEL_NAME_CHARACTERS_MAX)]
@@ -20,6 +27,9 @@ Label = Annotated[str, Field(max_length=LABEL_CHARACTERS_MAX)]
 Labels = Annotated[dict[LabelName, Label], Field(max_length=LABELS_MAX)]
 Note = Annotated[str, Field(max_length=NOTE_CHARACTERS_MAX)]
 Text = Annotated[str, Field(min_length=1)]
+TaskId = Annotated[str, Field(pattern=NAME_PATTERN)]
+ModelName = Annotated[str, Field(min_length=1, max_length=200)]
+"""Short enough for a page of usage to name it in its cursor."""
 
 
 class Body(Frozen):
@@ -29,14 +39,28 @@ class Body(Frozen):
 class ConfigRequest(Config):
     """A configuration whose model may be left out: the service has a default."""
 
-    model: Annotated[str, Field(min_length=1)] = ""
+    model: ModelName = ""
+
+
+class NamedArtifact(Body):
+    """An artifact that was uploaded before; its size is the store's."""
+
+    type: Literal["artifact"]
+    sha256: Hash
+    media_type: Annotated[str, Field(min_length=1, max_length=MEDIA_TYPE_CHARACTERS_MAX)]
+    name: Annotated[str, Field(min_length=1, max_length=NAME_CHARACTERS_MAX)] | None = None
+    summary: Annotated[str, Field(max_length=SUMMARY_CHARACTERS_MAX)] | None = None
+    """What a model is shown of it beside name, type and size."""
+
+
+Item = Annotated[TextItem | NamedArtifact, Field(discriminator="type")]
 
 
 class Content(Body):
     """What a person says: one `text`, or a list of `items`."""
 
     text: Text | None = None
-    items: Annotated[tuple[TextItem, ...], Field(min_length=1, max_length=ITEMS_MAX)] | None = None
+    items: Annotated[tuple[Item, ...], Field(min_length=1, max_length=ITEMS_MAX)] | None = None
 
     @model_validator(mode="after")
     def _one_of_both(self) -> Self:
@@ -44,8 +68,22 @@ class Content(Body):
             raise ValueError("give either text or items")
         return self
 
-    def content(self) -> tuple[TextItem, ...]:
-        return self.items if self.items is not None else (TextItem(text=self.text or ""),)
+    def named(self) -> frozenset[str]:
+        """The artifacts."""
+        return frozenset(item.sha256 for item in self.items or () if isinstance(item, NamedArtifact))
+
+    def content(self, sizes: Mapping[str, int]) -> tuple[ContentItem, ...]:
+        """`sizes`: of the artifacts that it names."""
+        if self.items is None:
+            return (TextItem(text=self.text or ""),)
+        return tuple(
+            [
+                item
+                if isinstance(item, TextItem)
+                else ArtifactItem(size=sizes[item.sha256], **item.model_dump(exclude={"type"}))
+                for item in self.items
+            ]
+        )
 
 
 class FirstInput(Content):
@@ -146,4 +184,32 @@ class ResolveCall(Body):
     def _fits_together(self) -> Self:
         if self.result is not None and self.decision in {"again", "abandoned"}:
             raise ValueError("a result belongs to succeeded or failed")
+        return self
+
+
+class PlannedTask(Body):
+    id: TaskId
+    """A short name. A later version keeps the task by naming it again."""
+    title: Annotated[str, Field(min_length=1, max_length=TITLE_CHARACTERS_MAX)]
+    depends_on: Annotated[tuple[TaskId, ...], Field(max_length=TASKS_MAX)] = ()
+    """Tasks that have to succeed before; their results are told to this one."""
+    instructions: Annotated[str, Field(max_length=TASK_INSTRUCTIONS_CHARACTERS_MAX)] | None = None
+    """What to do, and what to answer."""
+
+
+class ProposePlan(Body):
+    tasks: Annotated[tuple[PlannedTask, ...], Field(min_length=1, max_length=TASKS_MAX)]
+    version: Positive | None = None
+    """The one that this is to be: one more than the last. Left out, it is the next."""
+
+
+class DecidePlan(Body):
+    decision: Literal["approve", "reject"]
+    reason: Annotated[str, Field(min_length=1, max_length=NOTE_CHARACTERS_MAX)] | None = None
+    """Why it is rejected; the model that proposed it is told."""
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        if (self.decision == "reject") != (self.reason is not None):
+            raise ValueError("a rejection has a reason, an approval none")
         return self

@@ -94,6 +94,13 @@ class IngestSettings(Settings):
     ingest_ephemeral_tail_records_max: int = Field(default=20_000, ge=1)
     """Of an ephemeral thread that is followed; it has no other history. A cursor before them is refused."""
     ingest_ephemeral_tail_bytes_max: int = Field(default=16 * MIB, ge=KIB)
+    ingest_transfers_max: int = Field(default=64, ge=1)
+    """Uploads and downloads of artifacts that may be under way at once. Each upload may take the size of the largest
+    artifact (THREADLOG_ARTIFACT_BYTES_MAX) of the disk for temporary files.
+    """
+    ingest_transfers_per_tenant_max: int = Field(default=16, ge=1)
+    ingest_upload_seconds: float = Field(default=3_600, gt=0)
+    """How long one upload may take."""
     ingest_live_ring_bytes_max: int = Field(default=64 * MIB, ge=0)
     """Newest records of all partitions, kept raw, so that a stream that starts a little behind needs no reader."""
     ingest_live_warm_records: int = Field(default=500, ge=0)

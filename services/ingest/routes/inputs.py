@@ -11,9 +11,17 @@ from starlette.responses import Response
 from services.ingest import accept, openapi
 from services.ingest.answers import CommandAnswer
 from services.ingest.dependencies import dependencies
-from services.ingest.problems import NOT_FOUND, QUEUE_FULL, THREAD_CLOSING, Problem, ProblemError
+from services.ingest.problems import (
+    ARTIFACT_MISSING,
+    ARTIFACTS_UNAVAILABLE,
+    NOT_FOUND,
+    QUEUE_FULL,
+    THREAD_CLOSING,
+    Problem,
+    ProblemError,
+)
 from services.ingest.requests import CancelTurn, SubmitInput, WithdrawInput
-from services.ingest.routes.parameters import command_of, number_of, read_body, run
+from services.ingest.routes.parameters import command_of, number_of, read_body, run, sizes_of_named
 from services.ingest.routes.threads import TO_A_THREAD
 
 router = APIRouter(tags=["inputs"])
@@ -32,13 +40,16 @@ they were folded. A thread that is closing takes none: 409. `GET …/inputs` sho
     "/v1/threads/{thread}/inputs",
     summary="Submit an input",
     description=MODES,
-    responses=openapi.answers(CommandAnswer, (200, 202), (*TO_A_THREAD, THREAD_CLOSING, QUEUE_FULL)),
+    responses=openapi.answers(
+        CommandAnswer, (200, 202), (*TO_A_THREAD, THREAD_CLOSING, QUEUE_FULL, ARTIFACT_MISSING, ARTIFACTS_UNAVAILABLE)
+    ),
     openapi_extra=openapi.command(SubmitInput),
 )
 async def submit_input(request: Request) -> Response:
     command = await command_of(request, "inputs")
     wanted = await read_body(request, SubmitInput)
-    return await run(request, accept.submit_input(command, wanted, dependencies(request).limits))
+    sizes = await sizes_of_named(request, command.key.tenant, wanted)
+    return await run(request, accept.submit_input(command, wanted, dependencies(request).limits, sizes))
 
 
 @router.post(

@@ -7,6 +7,7 @@ them (`openapi.command`), and parses the parameters of reads.
 from collections.abc import Mapping
 from typing import Annotated, Literal, TypeVar
 
+import structlog
 from fastapi import Path, Query
 from pydantic import JsonValue
 from starlette.requests import Request
@@ -15,17 +16,28 @@ from starlette.responses import Response
 from schemas.config import Frozen
 from schemas.envelope import parse_time
 from schemas.ids import TenantId, ThreadId, ThreadKey, is_name, parse_call_id
+from services.chassis.artifacts import ArtifactsUnavailableError
 from services.chassis.clock import draw_id
 from services.ingest import body
 from services.ingest.accept import Accepted, Command
 from services.ingest.auth import Principal, Scope
 from services.ingest.dependencies import Dependencies, authorized, dependencies
-from services.ingest.problems import INVALID_REQUEST, NOT_FOUND, VIEWS_BEHIND, Problem, ProblemError, no_such_thread
+from services.ingest.problems import (
+    ARTIFACTS_UNAVAILABLE,
+    BAD_CURSOR,
+    INVALID_REQUEST,
+    NOT_FOUND,
+    VIEWS_BEHIND,
+    Problem,
+    ProblemError,
+    no_such_thread,
+)
 from services.ingest.reads import parse_at_least
+from services.ingest.requests import Content
 
 ThreadPath = Annotated[str, Path(description="Id of the thread.")]
 ThreadQuery = Annotated[str | None, Query(description="Only this thread's.", max_length=200)]
-Cursor = Annotated[str | None, Query(description="`next_cursor` of the page before.", max_length=500)]
+Cursor = Annotated[str | None, Query(description="`next_cursor` of the page before.", max_length=2_000)]
 Limit = Annotated[int | None, Query(description="Entries of a page.", ge=1, le=1_000)]
 AtLeastQuery = Annotated[
     str | None,
@@ -34,6 +46,8 @@ AtLeastQuery = Annotated[
         max_length=60,
     ),
 ]
+
+logger = structlog.get_logger()
 
 JSON = "application/json"
 TimeUnit = Literal["hours", "days"]
@@ -65,6 +79,26 @@ async def read_body(request: Request, model: type[Model], *, optional: bool = Fa
         timeout_seconds=settings.ingest_body_timeout_seconds,
         optional=optional,
     )
+
+
+async def sizes_of_named(request: Request, tenant: TenantId, content: Content | None) -> dict[str, int]:
+    """Of the artifacts that an input names and that are there. They are touched, so that none is collected before the
+    event that names it is in the log. Raises ProblemError.
+    """
+    if content is None or not (named := content.named()):
+        return {}
+    store = dependencies(request).artifacts
+    try:
+        found = {sha256: await store.touch(tenant, sha256) for sha256 in sorted(named)}
+    except ArtifactsUnavailableError as error:
+        raise ProblemError(store_unavailable(error)) from error
+    return {sha256: info.size for sha256, info in found.items() if info is not None}
+
+
+def store_unavailable(error: ArtifactsUnavailableError) -> Problem:
+    """Where the store lies and what it said is for operators: it is logged."""
+    logger.warning("artifacts_unavailable", error=str(error))
+    return Problem(ARTIFACTS_UNAVAILABLE, "The artifact store cannot be asked now.")
 
 
 async def run(request: Request, accepted: Accepted | Problem) -> Response:
@@ -118,6 +152,8 @@ async def wait_at_least(found: Dependencies, at_least: str | None, key: ThreadKe
     if at_least is None:
         return
     wanted = parse_at_least(at_least)
+    if wanted.partition is not None and wanted.partition >= found.known.partitions:
+        raise ProblemError(Problem(BAD_CURSOR, f"The log has no partition {wanted.partition}."))
     if wanted.partition is None and key is not None:
         await found.known.require(key)
     if not await found.views.reached(wanted.partition, wanted.value, key, found.settings.ingest_at_least_wait_seconds):

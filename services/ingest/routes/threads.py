@@ -15,6 +15,8 @@ from services.ingest import accept, openapi
 from services.ingest.answers import CommandAnswer, Status, ThreadAnswer, ThreadPage
 from services.ingest.dependencies import authorized, dependencies
 from services.ingest.problems import (
+    ARTIFACT_MISSING,
+    ARTIFACTS_UNAVAILABLE,
     BAD_CURSOR,
     IDEMPOTENCY_CONFLICT,
     INVALID_REQUEST,
@@ -42,6 +44,7 @@ from services.ingest.routes.parameters import (
     read_body,
     reader_of,
     run,
+    sizes_of_named,
     thread_key,
     wait_at_least,
 )
@@ -64,7 +67,7 @@ Labels = Annotated[list[str] | None, Query(description="`name:value`; threads th
 @router.post(
     "/v1/threads",
     summary="Create a thread, with its first input if there is one",
-    responses=openapi.answers(CommandAnswer, (200, 202), OF_COMMANDS),
+    responses=openapi.answers(CommandAnswer, (200, 202), (*OF_COMMANDS, ARTIFACT_MISSING, ARTIFACTS_UNAVAILABLE)),
     openapi_extra=openapi.command(CreateThread),
 )
 async def create_thread(request: Request) -> Response:
@@ -72,7 +75,8 @@ async def create_thread(request: Request) -> Response:
     sent = idempotency_key(request)
     command = accept.create_command(principal, sent or draw_id(), keyed=sent is not None)
     wanted = await read_body(request, CreateThread)
-    return await run(request, accept.create_thread(command, wanted, dependencies(request).limits))
+    sizes = await sizes_of_named(request, principal.tenant, wanted.input)
+    return await run(request, accept.create_thread(command, wanted, dependencies(request).limits, sizes))
 
 
 @router.patch(

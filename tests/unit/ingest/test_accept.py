@@ -202,7 +202,7 @@ def test_an_input_says_whether_it_waits_for_its_verdict(request_: SubmitInput, j
     outcome = accepted(accept.submit_input(command(), request_, LIMITS))
     [(input_id, event)] = outcome.events
     assert event == InputSubmitted(
-        input=input_id, items=request_.content(), mode=request_.mode, expected_turn=request_.expected_turn
+        input=input_id, items=request_.content({}), mode=request_.mode, expected_turn=request_.expected_turn
     )
     assert outcome.judged is judged
     assert outcome.needs == "room"

@@ -22,6 +22,8 @@ def body_of(route: APIRoute) -> type[pydantic.BaseModel] | None:
     described = (route.openapi_extra or {}).get("requestBody")
     if described is None:
         return None
+    if "application/json" not in described["content"]:
+        return None
     name = described["content"]["application/json"]["schema"]["$ref"].rpartition("/")[2]
     model: type[pydantic.BaseModel] = getattr(requests, name)
     return model
@@ -44,7 +46,11 @@ def complaints(route: APIRoute, example: Example) -> list[str]:
         found += ["it has a body"] if example.request is not None else []
     else:
         found += [misshapen(body, example.request) or ""]
-    found += [misshapen(route.responses[example.status]["model"], example.response) or ""]
+    answer = route.responses[example.status].get("model")
+    if answer is None:
+        found += ["its answer is no JSON"] if example.response is not None else []
+    else:
+        found += [misshapen(answer, example.response) or ""]
     if example.refusal is not None:
         slugs = {TYPE_PREFIX + problem.slug: problem.status for problem in CATALOGUE}
         status = example.refusal.get("status")

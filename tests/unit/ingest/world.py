@@ -13,6 +13,9 @@ from schemas.envelope import format_time
 from schemas.events import (
     Event,
     InputWithdrawn,
+    PlanApproved,
+    PlanProposed,
+    PlanRejected,
     StepStarted,
     ToolCallApprovalExpired,
     ToolCallApproved,
@@ -30,6 +33,7 @@ from services.chassis.catalog_reader import CatalogReader
 from services.chassis.log import Outgoing
 from services.ingest.__main__ import accept_limits
 from services.ingest.accept import CallFacts, Stored
+from services.ingest.accept_plans import PlanFacts
 from services.ingest.app import create_app
 from services.ingest.auth import DevAuthenticator
 from services.ingest.commands import CommandLimits, Commands, FoundCommands
@@ -41,12 +45,14 @@ from services.ingest.metrics import IngestMetrics
 from services.ingest.ops import Ops
 from services.ingest.problems import VIEWS_UNAVAILABLE, Problem, ProblemError
 from services.ingest.reads import Reads
-from services.ingest.refusals import CallStanding, Decided, InputStanding, Refusals
+from services.ingest.refusals import CallStanding, Decided, InputStanding, PlanStanding, Refusals
 from services.ingest.settings import IngestSettings
 from services.ingest.state_at import StatesAt
 from services.ingest.tools import Tools
+from services.ingest.transfers import TransferLimits, Transfers
 from services.ingest.views import CommandViews
 from services.ingest.windows import OpsWindows
+from tests.support.memory_artifacts import MemoryArtifacts
 from tests.support.simulated_log import SimulatedBroker, SimulatedLog
 
 PARTITIONS = 4
@@ -181,6 +187,28 @@ class LogViews:
                 )
         return standing
 
+    async def plan_facts(self, key: ThreadKey, event_id: EventId) -> PlanFacts:
+        folded = self._read("plan_facts", key, self._partition(key))
+        proposed = [record.data.plan_version for record, _, _ in folded if record.id == event_id]
+        return PlanFacts(folded[-1][2].plan.last_version if folded else 0, proposed[0] if proposed else None)
+
+    async def plan_standing(self, key: ThreadKey, version: int) -> PlanStanding | None:
+        standing: PlanStanding | None = None
+        for record, verdict, state in self._read("plan_standing", key, self._partition(key)):
+            if verdict.effect != "applied":
+                continue
+            at = format_time(record.time_ms)
+            match record.data:
+                case PlanProposed(plan_version=proposed) if proposed == version:
+                    standing = PlanStanding(version, "waiting", None)
+                case PlanApproved(plan_version=decided) as data if decided == version:
+                    standing = PlanStanding(version, "in_force", Decided(data.by, "approved", at, None))
+                case PlanRejected(plan_version=decided) as data if decided == version:
+                    standing = PlanStanding(version, "rejected", Decided(data.by, "rejected", at, data.reason))
+            if standing is not None and standing.status == "waiting" and state.plan.waiting != version:
+                standing = PlanStanding(version, "superseded", None)
+        return standing
+
     async def input_standing(self, key: ThreadKey, input_id: str) -> InputStanding | None:
         standing: InputStanding | None = None
         for record, verdict, state in self._read("input_standing", key, self._partition(key)):
@@ -263,6 +291,8 @@ class World:
         self.catalog = CatalogReader(self.log)
         self.catalog.catalog = Catalog().with_source("test", CATALOG)
         self.catalog.ready.set()
+        self.artifacts = MemoryArtifacts(self.clock, self.settings.artifact_bytes_max)
+        self.transfers = Transfers(TransferLimits.of(self.settings), self.metrics)
         self.app = create_app(
             Dependencies(
                 settings=self.settings,
@@ -280,6 +310,8 @@ class World:
                 dead_letters=cast("DeadLetters", None),
                 windows=cast("OpsWindows", None),
                 tools=Tools(self.catalog),
+                artifacts=self.artifacts,
+                transfers=self.transfers,
             )
         )
         transport = httpx2.ASGITransport(self.app, raise_app_exceptions=False)
