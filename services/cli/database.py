@@ -64,7 +64,12 @@ async def migrate_all(settings: "Settings") -> list[str]:
 def create_command(
     tenant: Annotated[str, typer.Option(help="Whose threads the key may touch.")],
     subject: Annotated[str, typer.Option(help="Who acts with it, as records show it.")],
-    scope: Annotated[list[str], typer.Option(help="threads:read, threads:write, tools:decide, artifacts:read, artifacts:write, ops; several.")],
+    scope: Annotated[
+        list[str],
+        typer.Option(
+            help="threads:read, threads:write, tools:decide, artifacts:read, artifacts:write or ops; give several."
+        ),
+    ],
 ) -> None:
     """Make a key and show it, once."""
     print(_run(_create_key(tenant, subject, scope)))
