@@ -25,6 +25,7 @@ from schemas.ids import ThreadKey
 from schemas.state import NOTHING, ThreadState
 from schemas.thread import Verdict
 from services.projector.verify_chains import Contexts
+from services.runtime.own_tools import OWN_TOOLS
 from tests.simulation.clients import Clients, Command, Watcher
 from tests.simulation.model import SeededModel
 from tests.simulation.processes import IngestProcess
@@ -195,7 +196,7 @@ def each_turn_ends_once(run: Run) -> Iterator[Broken]:
             yield Broken(f"started: {started}, ended: {ended}", key)
 
 
-NO_EFFECT = frozenset({"pure", CLIENT_TOOL.name})
+NO_EFFECT = frozenset({"pure", CLIENT_TOOL.name, *OWN_TOOLS})
 
 
 class CallLife(NamedTuple):

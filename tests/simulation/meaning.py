@@ -27,7 +27,7 @@ from schemas.events import (
 )
 from schemas.state import NOTHING, ThreadState
 from schemas.thread import APPLIED
-from schemas.tools import CLIENT_POOL
+from schemas.tools import CLIENT_POOL, THREAD_POOL
 from schemas.transcript import Transcript, transcript_changes
 from tests.simulation.invariants import Broken, Run, invariant
 from tests.support.service_world import Judged
@@ -37,6 +37,7 @@ Content: TypeAlias = Mapping[str, object]
 SAID = frozenset({"message", "tool_call", "tool_result"})
 """Kinds of items that stay where they are once a turn has them; what a late result of an earlier turn adds, does not."""
 USER = "user:"
+CLAIMED_BY_DISPATCH = frozenset({CLIENT_POOL, THREAD_POOL})
 
 
 def _applied(thread: Judged) -> Iterator[tuple[ThreadState, Record, ThreadState]]:
@@ -134,7 +135,9 @@ def claims_are_spoken_of_by_name(run: Run) -> Iterator[Broken]:
         claims: dict[str, str] = {}
         for before, record, after in _applied(thread):
             data = record.data
-            if isinstance(data, ToolCallStarted) or (isinstance(data, ToolCallDispatched) and data.pool == CLIENT_POOL):
+            if isinstance(data, ToolCallStarted) or (
+                isinstance(data, ToolCallDispatched) and data.pool in CLAIMED_BY_DISPATCH
+            ):
                 claims[data.call] = record.id
             elif isinstance(data, ToolCallFinished) and before.calls[data.call].effect == "pure":
                 continue

@@ -6,19 +6,31 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
+from pydantic import JsonValue
+
 from services.runtime.model import AnswerItem, Delta, EmitDelta, ModelAnswer, ModelCall, ModelFailure, ModelRequest
 from tests.support.ledger import EFFECTS
 
 STEPS_MOST = 2
+TASKS = ("a", "b", "c", "d")
 CLIENT_TOOL = "ask"
 EFFECTS_DRAWN = (*EFFECTS, "unsafe", "unsafe", "idempotent")
 
 
 class SeededModel:
-    def __init__(self, rng: random.Random, seconds: Sequence[float] = (0, 0, 0.2, 1, 5)) -> None:
-        """`seconds`: how long the tools take that it calls."""
+    def __init__(
+        self,
+        rng: random.Random,
+        seconds: Sequence[float] = (0, 0, 0.2, 1, 5),
+        *,
+        spawns: float = 0.0,
+        plans: float = 0.0,
+    ) -> None:
+        """`seconds`: how long the tools take that it calls. `spawns`, `plans`: how many of its calls are those."""
         self._rng = rng
         self._seconds = seconds
+        self._spawns = spawns
+        self._plans = plans
         self.problems: list[str] = []
         self.heard: dict[str, Sequence[Mapping[str, object]]] = {}
         """What each answer was given to, by its text: no two answers have the same."""
@@ -51,6 +63,10 @@ class SeededModel:
 
     def _call(self) -> ModelCall:
         rng = self._rng
+        if self._spawns and rng.random() < self._spawns:
+            return ModelCall("spawn_thread", self._task())
+        if self._plans and rng.random() < self._plans:
+            return ModelCall("update_plan", {"tasks": self._tasks()})
         if rng.random() < 0.04:
             return ModelCall("no-such-tool", {})
         if rng.random() < 0.04:
@@ -60,6 +76,28 @@ class SeededModel:
         seconds = rng.choice(self._seconds)
         args = {"seconds": seconds, "fails": rng.random() < 0.1, "n": rng.choice([1, 2, rng.random()])}
         return ModelCall(rng.choice(EFFECTS_DRAWN), args)
+
+    def _task(self) -> dict[str, JsonValue]:
+        rng = self._rng
+        drawn = rng.random()
+        if drawn < 0.05:
+            return {"title": "without a task"}
+        if drawn < 0.1:
+            return {"task": "with a tool that nobody has", "tools": ["no-such-tool"]}
+        tools: dict[str, JsonValue] = {"tools": ["pure", "idempotent"]} if rng.random() < 0.2 else {}
+        return {"task": f"task {rng.random()}", **tools}
+
+    def _tasks(self) -> list[JsonValue]:
+        """Of a plan; now and then one whose tasks wait for each other, or for one that is not there."""
+        rng = self._rng
+        names = list(TASKS[: rng.choice([1, 2, 3, 3, 4])])
+        rng.shuffle(names)
+        tasks: list[JsonValue] = []
+        for number, name in enumerate(names):
+            before = names if rng.random() < 0.03 else names[:number]
+            needed: list[JsonValue] = [each for each in before if rng.random() < 0.5]
+            tasks.append({"id": name, "title": f"{name} {rng.random()}", "depends_on": needed})
+        return tasks
 
     def _check(self, items: Sequence[Mapping[str, object]]) -> None:
         """Each call has one result, after it and before what is said next."""

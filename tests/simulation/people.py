@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
 from typing import Any
 
@@ -19,6 +19,10 @@ from tests.simulation.world import SimulationWorld
 
 TENANTS = ("acme", "beta")
 LOOK_SECONDS = 1.0
+OTHER_ARGUMENTS: Mapping[str, dict[str, Any]] = {
+    "spawn_thread": {"task": "what a person would rather have"},
+    "update_plan": {"tasks": [{"id": "a", "title": "what a person would rather have"}]},
+}
 MODES = ("queue", "queue", "queue", "steer", "steer", "interrupt", "interrupt", "reject")
 
 
@@ -39,6 +43,7 @@ class Owner:
         self.key: ThreadKey | None = None
         """Once the thread is there."""
         self.is_closed = False
+        self._closed: set[ThreadKey] = set()
         if plan.hasty:
             world.onlookers.append(self._react)
 
@@ -67,6 +72,7 @@ class Owner:
                 "on_recovery": self._plan.on_recovery,
                 "on_unknown": rng.choice(["wait", "wait", "end"]),
                 "one_turn_per_input": rng.random() < 0.7,
+                "plan_approval": self._plan.plan_approval,
             }
         }
         if rng.random() < 0.5:
@@ -83,7 +89,10 @@ class Owner:
     async def _act(self) -> None:
         rng = self._rng
         drawn = rng.random()
-        if drawn < 0.62 or not self._inputs:
+        family = self._family()
+        if len(family) > 1 and rng.random() < 0.3:
+            await self._act_on(rng.choice(family[1:]))
+        elif drawn < 0.62 or not self._inputs:
             body: dict[str, Any] = {"mode": rng.choice(MODES)}
             if rng.random() < 0.2:
                 body["mode"] = "steer"
@@ -100,26 +109,51 @@ class Owner:
             self.is_closed = True
             await self._post("close", {})
 
+    async def _act_on(self, child: ThreadKey) -> None:
+        """A child thread is a thread like any other, for people."""
+        rng = self._rng
+        drawn = rng.random()
+        if drawn < 0.5:
+            await self._post(f"turns/{rng.choice([1, 1, 2])}/cancel", {}, key=child)
+        elif drawn < 0.8:
+            body = {"mode": rng.choice(MODES), "text": f"input {self._commands}"}
+            await self._post("inputs", body, key=child)
+        else:
+            self._closed.add(child)
+            await self._post("close", {}, key=child)
+
     async def _submit(self, body: dict[str, Any]) -> None:
         answer = await self._post("inputs", body | {"text": f"input {self._commands}"})
         if answer is not None and answer.status in {200, 202}:
             self._inputs.append(answer.body["input"])
 
-    async def _post(self, path: str, body: dict[str, Any], who: str | None = None) -> Any:
-        return await self._send("POST", f"/{path}", body, who)
+    async def _post(self, path: str, body: dict[str, Any], who: str | None = None, key: ThreadKey | None = None) -> Any:
+        return await self._send("POST", f"/{path}", body, who, key)
 
-    async def _send(self, method: str, path: str, body: dict[str, Any], who: str | None = None) -> Any:
-        if self.key is None:
+    async def _send(
+        self, method: str, path: str, body: dict[str, Any], who: str | None = None, key: ThreadKey | None = None
+    ) -> Any:
+        """To the thread itself, where no other is named."""
+        key = key or self.key
+        if key is None:
             return None
         self._commands += 1
-        where = f"/v1/threads/{self.key.thread}{path}"
+        where = f"/v1/threads/{key.thread}{path}"
         name = f"{self._name}-{self._commands}"
-        return await self._clients.send(Command(who or self._who, method, where, body, name, self.key))
+        return await self._clients.send(Command(who or self._who, method, where, body, name, key))
 
-    def _seen(self) -> ThreadState:
+    def _seen(self, key: ThreadKey | None = None) -> ThreadState:
         """As the views show it, if they do."""
-        stored = None if self.key is None else self._world.stored_state(self.key)
+        key = key or self.key
+        stored = None if key is None else self._world.stored_state(key)
         return stored if stored is not None else ThreadState()
+
+    def _family(self) -> list[ThreadKey]:
+        """The thread and those that came of it, in the order in which they were created."""
+        return [key for key in self._world.judged() if self._is_ours(key)]
+
+    def _is_ours(self, key: ThreadKey) -> bool:
+        return self._world.story.root(key) == self.key
 
     # Answering
 
@@ -127,19 +161,23 @@ class Owner:
         """Looks after what waits for a person, until cancelled."""
         while True:
             await asyncio.sleep(LOOK_SECONDS)
-            state = self._seen()
-            for call in list(state.calls.values()):
-                if call.status == "waiting":
-                    await self._decide(call)
-                elif call.status == "unknown":
-                    await self._resolve(call, state)
-                elif call.status in {"dispatched", "running"} and call.pool == CLIENT_POOL:
-                    await self._finish(call)
-            is_held = state.turn is None and state.queue and all(item.held for item in state.queue)
-            if self.is_mended and is_held and not self.is_closed:
-                await self._submit({"mode": "queue"})
+            for key in self._family():
+                await self._answer(key)
 
-    async def _decide(self, call: Call) -> None:
+    async def _answer(self, key: ThreadKey) -> None:
+        state = self._seen(key)
+        for call in list(state.calls.values()):
+            if call.status == "waiting":
+                await self._decide(key, call)
+            elif call.status == "unknown":
+                await self._resolve(key, call, state)
+            elif call.status in {"dispatched", "running"} and call.pool == CLIENT_POOL:
+                await self._finish(key, call)
+        is_held = state.turn is None and state.queue and all(item.held for item in state.queue)
+        if self.is_mended and is_held and not self.is_closed and key not in self._closed:
+            await self._post("inputs", {"mode": "queue", "text": f"input {self._commands}"}, key=key)
+
+    async def _decide(self, key: ThreadKey, call: Call) -> None:
         rng = self._rng
         if not self.is_mended and rng.random() < 0.3:
             return  # later
@@ -148,7 +186,7 @@ class Owner:
             bodies.append(self._decision(call))
         path = f"tool-calls/{call.call}/decision"
         people = (self._who, f"{self._tenant}/boss")
-        await asyncio.gather(*[self._post(path, body, who) for body, who in zip(bodies, people, strict=False)])
+        await asyncio.gather(*[self._post(path, body, who, key) for body, who in zip(bodies, people, strict=False)])
 
     def _decision(self, call: Call) -> dict[str, Any]:
         rng = self._rng
@@ -157,7 +195,8 @@ class Owner:
         body: dict[str, Any] = {"decision": "approve", "call_hash": call.call_hash}
         drawn = rng.random()
         if drawn < 0.15:
-            body["args"] = {"seconds": 0, "n": rng.choice([1, 2, 3])}
+            edited = {"seconds": 0, "n": rng.choice([1, 2, 3])}
+            body["args"] = OTHER_ARGUMENTS.get(call.tool, edited)
         elif drawn < 0.3:
             body["scope"] = rng.choice(["turn", "thread"])
             if rng.random() < 0.5:
@@ -166,7 +205,7 @@ class Owner:
             body["call_hash"] = call_hash("another", call.args)
         return body
 
-    async def _finish(self, call: Call) -> None:
+    async def _finish(self, key: ThreadKey, call: Call) -> None:
         """As the customer's backend, that may do it twice, and not always alike."""
         if not self.is_mended and self._rng.random() < 0.4:
             return
@@ -174,38 +213,40 @@ class Owner:
         bodies = [
             {"outcome": "succeeded", "result": self._rng.choice([1, 2])} for _ in range(self._rng.choice([1, 1, 2]))
         ]
-        await asyncio.gather(*[self._post(path, body) for body in bodies])
+        await asyncio.gather(*[self._post(path, body, key=key) for body in bodies])
 
-    async def _resolve(self, call: Call, state: ThreadState) -> None:
+    async def _resolve(self, key: ThreadKey, call: Call, state: ThreadState) -> None:
         """As somebody who looks into the ledger, once nothing of it runs any more."""
         patience = 0.9 if call.effect == "reconcilable" else 0 if self.is_mended else 0.3
-        if self._is_running(call.call) or self._rng.random() < patience:
+        if self._is_running(key, call.call) or self._rng.random() < patience:
             return
-        happened = any(run.effects for run in self._world.ledger.of(str(self.key), call.call))
+        happened = any(run.effects for run in self._world.ledger.of(str(key), call.call))
         decision = "succeeded"
         if not happened:
             is_open = state.turn is not None and state.turn.turn == call.turn and state.turn.cancelling is None
             again = ["again"] * (6 if self._plan.hasty else 1) if is_open else []
             decision = self._rng.choice(["failed", "failed", "abandoned", *again])
         body = {"decision": decision, "attempt": call.attempt, "note": "the ledger says so"}
-        await self._post(f"tool-calls/{call.call}/resolution", body)
+        await self._post(f"tool-calls/{call.call}/resolution", body, key=key)
 
     # In haste
 
     def _react(self, record: Record, verdict: Verdict, state: ThreadState) -> None:
         """To what was just stored, before those who work on it have read it; or in the belief of what was before it."""
-        if record.key != self.key or verdict.effect != "applied" or self.is_mended:
+        if not self._is_ours(record.key) or verdict.effect != "applied" or self.is_mended:
             return
+        key = record.key
         match record.data:
             case ToolCallLost(call=call, attempt=attempt) if attempt > 1 and state.calls[call].status == "unknown":
                 body = {"decision": "again", "attempt": attempt - 1, "note": "seen some time ago"}
-                self._perhaps(0.7, partial(self._post, f"tool-calls/{call}/resolution", body, f"{self._tenant}/boss"))
+                boss = f"{self._tenant}/boss"
+                self._perhaps(0.7, partial(self._post, f"tool-calls/{call}/resolution", body, boss, key))
             case ToolCallLost(call=call) if state.turn is not None and not state.calls[call].settled:
-                self._perhaps(0.3, partial(self._post, f"turns/{state.turn.turn}/cancel", {}))
+                self._perhaps(0.3, partial(self._post, f"turns/{state.turn.turn}/cancel", {}, None, key))
             case InputSubmitted() if state.turn is None:
                 body = {"config": {"instructions": f"since {state.seq}"}}
-                self._perhaps(0.3, partial(self._send, "PATCH", "", body))
-            case StepFinished() if state.turn is not None:
+                self._perhaps(0.3, partial(self._send, "PATCH", "", body, None, key))
+            case StepFinished() if state.turn is not None and key == self.key:
                 self._perhaps(0.2, partial(self._submit, {"mode": "steer"}))
             case _:
                 pass
@@ -214,7 +255,7 @@ class Owner:
         if self._rng.random() < probability:
             self._world.background(act())
 
-    def _is_running(self, call: str) -> bool:
+    def _is_running(self, key: ThreadKey, call: str) -> bool:
         alive = {process.owner for process in self._world.processes if process.is_alive}
-        runs = self._world.ledger.of(str(self.key), call)
+        runs = self._world.ledger.of(str(key), call)
         return any(run.ended is None and run.executor in alive for run in runs)

@@ -58,6 +58,11 @@ class Plan:
     """Of people who build the views anew, go back to others, or drop some."""
     rollups: int
     """Workers of the operations windows."""
+    spawns: float
+    """How many of the calls that a model proposes begin a child thread."""
+    plans: float
+    """How many of them propose a plan."""
+    plan_approval: Literal["never", "always"]
 
     @classmethod
     def drawn(cls, rng: random.Random, choices: dict[str, Any]) -> "Plan":
@@ -98,6 +103,9 @@ class Plan:
             refused=rng.choice([0, 0, 0, 0.01, 0.05]),
             view_commands=rng.choice([0, 0, 1, 2, 5]),
             rollups=rng.choice([0, 0, 1, 2]),
+            spawns=rng.choice([0, 0, 0.1, 0.3]),
+            plans=rng.choice([0, 0, 0.1, 0.25]),
+            plan_approval=rng.choice(["never", "never", "always"]),
         )
         return cls(**{**asdict(plan), **choices})
 

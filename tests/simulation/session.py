@@ -19,6 +19,7 @@ import structlog
 from schemas.state import ThreadState
 from schemas.topics import THREAD_EFFECTS
 from tests.simulation import derived
+from tests.simulation import families as families  # noqa: PLC0414  # as the next one
 from tests.simulation import meaning as meaning  # noqa: PLC0414  # its invariants are among those that are checked
 from tests.simulation.clients import Clients, Watcher
 from tests.simulation.invariants import Broken, Run, ViolationError, check_all
@@ -51,7 +52,9 @@ class Session:
         """Raises ViolationError."""
         seed, plan = self._seed, self.plan
         asyncio.get_running_loop().set_exception_handler(self._failed)
-        self._model = SeededModel(random.Random(f"{seed} model"), plan.tool_seconds)
+        self._model = SeededModel(
+            random.Random(f"{seed} model"), plan.tool_seconds, spawns=plan.spawns, plans=plan.plans
+        )
         self.world = world = SimulationWorld(seed, plan, self._model, self.story)
         self._clients = Clients(world, random.Random(f"{seed} clients"))
         self._trouble = Trouble(world, self._model, plan, random.Random(f"{seed} trouble"))

@@ -12,7 +12,8 @@ LINES_MAX = 400
 LINES_FIRST = 60
 TELLING = (
     "turn", "step", "call", "attempt", "outcome", "mode", "decision", "executor", "owner", "scope", "handed_over",
-    "retriable", "discard", "expected_turn", "reason", "evidence", "effect", "last",
+    "retriable", "discard", "expected_turn", "reason", "evidence", "effect", "last", "plan_version", "task", "status",
+    "child", "result",
 )  # fmt: skip
 """Fields of events that are shown, where they say something."""
 VALUE_CHARACTERS = 60
@@ -40,6 +41,8 @@ class Story:
         self.counts: dict[str, int] = {}
         """What there was of each kind of thing: for whoever asks whether a run did anything at all."""
         self._entries: list[Entry] = []
+        self._roots: dict[ThreadKey, ThreadKey] = {}
+        """The topmost thread above each that has one."""
 
     def tell(self, who: str, what: str, key: ThreadKey | None = None) -> None:
         self._entries.append(Entry(asyncio.get_running_loop().time(), who, what, key))
@@ -48,12 +51,21 @@ class Story:
         at = asyncio.get_running_loop().time()
         self._entries.append(Entry(at, record.source, "", record.key, record, verdict, seq))
 
+    def relate(self, key: ThreadKey, parent: ThreadKey) -> None:
+        self._roots[key] = self.root(parent)
+
+    def root(self, key: ThreadKey) -> ThreadKey:
+        return self._roots.get(key, key)
+
     def count(self, what: str) -> None:
         self.counts[what] = self.counts.get(what, 0) + 1
 
     def text(self, thread: ThreadKey | None = None, lines_max: int | None = None) -> str:
-        """All of it, or what concerns one thread and what happened to processes."""
-        lines = [entry.line() for entry in self._entries if thread is None or entry.key in {None, thread}]
+        """All of it, or what concerns one thread with all below the same topmost one, and what happened to processes."""
+        root = None if thread is None else self.root(thread)
+        lines = [
+            entry.line() for entry in self._entries if root is None or entry.key is None or self.root(entry.key) == root
+        ]
         if lines_max is not None and len(lines) > lines_max:
             left_out = len(lines) - lines_max
             lines = [*lines[:LINES_FIRST], f"  … {left_out} lines …", *lines[LINES_FIRST - lines_max :]]

@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from schemas.codec import Record
-from schemas.ids import ThreadKey
+from schemas.events import ThreadCreated
+from schemas.ids import ThreadId, ThreadKey
 from schemas.state import ThreadState
 from schemas.thread import Verdict
 from schemas.tools import CLIENT_POOL, CLIENT_SOURCE, CatalogSource, ToolSpec
@@ -16,6 +17,7 @@ from services.chassis.fold_loop import FoldLoopSettings
 from services.chassis.log import TopicPartition
 from services.runtime.limits import Limits
 from services.runtime.model import Model
+from services.runtime.own_tools import ENTRY
 from services.tool_executor.hooks import HookFailedError, Question, ReconcileHook
 from services.tool_executor.reconcile import ReconcileLimits
 from tests.simulation.model import CLIENT_TOOL as CLIENT_TOOL_NAME
@@ -41,6 +43,11 @@ LIMITS = Limits(
     deadline_grace_seconds=8,
     parallel_calls=2,
     client_tool_seconds=20,
+    child_depth=2,
+    children_per_turn=2,
+    parallel_tasks=2,
+    plan_tasks=3,
+    child_look_seconds=3,
 )
 FOLD_LOOP = FoldLoopSettings(
     poll_ms=3_000,
@@ -93,6 +100,9 @@ class SimulationWorld(World):
         self.broker.on_agreed = self._agreed
         self.at_record: Callable[[Record], None] = lambda _record: None
         self.onlookers: list[Onlooker] = []
+        self.stored: dict[tuple[ThreadKey, int], int] = {}
+        """Thread and seq of each record: when it was stored, counted over all threads."""
+        self._family = plan.spawns > 0 or plan.plans > 0
         self._rng = random.Random(f"{seed} database")
         self._hook_rng = random.Random(f"{seed} downstream")
         self._database_seconds_max = plan.database_seconds_max
@@ -105,6 +115,8 @@ class SimulationWorld(World):
     async def open(self, store_seconds: float = 0.0) -> None:
         await self.publish_catalog()
         await self.publish_tools(CatalogSource(source=CLIENT_SOURCE, pool=CLIENT_POOL, tools=(CLIENT_TOOL,)))
+        if self._family:
+            await self.publish_tools(ENTRY)
 
     def hooks(self) -> dict[str, ReconcileHook]:
         return {"reconcilable": LedgerHook(self.ledger, self._hook_rng)}
@@ -130,6 +142,9 @@ class SimulationWorld(World):
         self.story.tell(f"group {group.removeprefix('threadlog-')}", f"agrees on {', '.join(shown) or 'nobody'}")
 
     def on_judged(self, record: Record, verdict: Verdict, state: ThreadState) -> None:
+        self.stored[record.key, state.seq] = len(self.stored)
+        if isinstance(record.data, ThreadCreated) and record.data.lineage is not None and verdict.effect == "applied":
+            self.story.relate(record.key, ThreadKey(record.key.tenant, ThreadId(record.data.lineage.parent)))
         self.story.tell_record(record, verdict, state.seq)
         self.at_record(record)
         for look in self.onlookers:

@@ -1,0 +1,245 @@
+"""What must hold between threads: of children that work for calls, and for tasks of plans.
+
+What a child did is read from its own log, what its parent was told from the parent's, and which came first from the
+order in which the broker stored both.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from schemas.codec import Record
+from schemas.events import (
+    AnswerText,
+    CallOutcome,
+    InputSubmitted,
+    Lineage,
+    PlanApproved,
+    StepFinished,
+    StepStarted,
+    TaskUpdated,
+    ThreadCreated,
+    ToolCallDispatched,
+    ToolCallFinished,
+    TurnEnded,
+    TurnStarted,
+)
+from schemas.ids import ThreadId, ThreadKey, derive_child, derive_child_input
+from schemas.plan import is_busy
+from schemas.state import NOTHING, ThreadState
+from tests.simulation.invariants import Broken, Run, invariant
+from tests.simulation.world import LIMITS
+from tests.support.service_world import Judged
+
+SPAWN = "spawn_thread"
+GIVEN_UP = "it may still be ending"
+"""What is said of a child that its parent does not wait for any longer."""
+USER = "user:"
+OUTCOMES: dict[str | None, CallOutcome] = {"completed": "succeeded", "failed": "failed", "interrupted": "failed"}
+"""By the outcome of the turn that did the task; any other, and none, is a cancel."""
+
+
+class Deed(NamedTuple):
+    """What became of a child's task."""
+
+    began: int | None
+    """When a turn took it; None where none did."""
+    over: int | None
+    """When that turn ended, or the task left the queue otherwise."""
+    outcome: CallOutcome
+    answer: str
+
+
+class Told(NamedTuple):
+    """What the parent's thread says of it."""
+
+    at: int
+    outcome: str
+    text: str
+
+
+def _applied(key: ThreadKey, thread: Judged, run: Run) -> Iterator[tuple[ThreadState, Record, ThreadState, int]]:
+    """With the states before and after, and when it was stored."""
+    before = NOTHING
+    for record, verdict, after in thread.records:
+        if verdict.effect == "applied":
+            yield before, record, after, run.world.stored[key, after.seq]
+        before = after
+
+
+def _children(run: Run) -> Iterator[tuple[ThreadKey, Judged, ThreadKey, Lineage]]:
+    for key, thread in run.threads.items():
+        lineage = thread.state.lineage
+        if lineage is not None and lineage.kind == "child":
+            yield key, thread, ThreadKey(key.tenant, ThreadId(lineage.parent)), lineage
+
+
+def _deed(key: ThreadKey, thread: Judged, run: Run) -> Deed:
+    task = derive_child_input(key)
+    began: int | None = None
+    turn = 0
+    answer = ""
+    for before, record, after, at in _applied(key, thread, run):
+        data = record.data
+        if isinstance(data, TurnStarted | StepStarted):
+            if task in data.inputs:
+                began, turn = at, data.turn
+            if data.turn == turn:
+                answer = ""  # it is the last step's that counts
+        elif isinstance(data, StepFinished) and data.turn == turn:
+            answer = "\n".join([item.text for item in data.items if isinstance(item, AnswerText)])
+        elif isinstance(data, TurnEnded) and data.turn == turn:
+            return Deed(began, at, OUTCOMES.get(data.outcome, "cancelled"), answer)
+        if began is None and _queues(before, task) and not _queues(after, task):
+            return Deed(None, at, "cancelled", "")
+    return Deed(began, None, "cancelled", answer)
+
+
+def _queues(state: ThreadState, task: str) -> bool:
+    return any(item.input == task for item in state.queue)
+
+
+@invariant
+def each_child_is_begun_once(run: Run) -> Iterator[Broken]:
+    """After what its parent recorded of it, by the id that follows from that, and with one task."""
+    for key, thread, parent, lineage in _children(run):
+        origin = lineage.call if lineage.call is not None else f"task {lineage.plan_version} {lineage.task}"
+        if key.thread != derive_child(parent, origin):
+            yield Broken(f"the child for {origin} of {parent} has another id", key)
+        task = derive_child_input(key)
+        submitted = [event for event in thread.applied(InputSubmitted) if event.input == task]
+        taken = [event for event in thread.applied(TurnStarted) if task in event.inputs]
+        taken += [event for event in thread.applied(StepStarted) if task in event.inputs]
+        if len(submitted) > 1 or len({event.turn for event in taken}) > 1:
+            yield Broken(f"its task was submitted {len(submitted)} times, and taken by {len(taken)} turns", key)
+        created = next(at for _, record, _, at in _applied(key, thread, run) if isinstance(record.data, ThreadCreated))
+        asked = [
+            at
+            for _, record, _, at in _applied(parent, run.threads[parent], run)
+            if (isinstance(record.data, ToolCallDispatched) and record.data.call == lineage.call)
+            or (isinstance(record.data, TaskUpdated) and record.data.child == key.thread)
+        ]
+        if not asked or asked[0] > created:
+            yield Broken(f"it was there before {parent} asked for it", key)
+
+
+@invariant
+def the_end_of_a_child_is_told_once(run: Run) -> Iterator[Broken]:
+    """As it was, and not before it: a parent that has its result, or is over, has no child that goes on; unless it has
+    waited in vain for one that it has stopped.
+    """
+    for key, thread, parent, lineage in _children(run):
+        deed = _deed(key, thread, run)
+        told = list(_told(key, parent, lineage, run))
+        if len(told) != 1:
+            yield Broken(f"{parent} was told {len(told)} times of it: {told}", key)
+            continue
+        [end] = told
+        if end.text.endswith(GIVEN_UP):
+            continue
+        if deed.over is None or deed.over > end.at:
+            yield Broken(f"{parent} was told that it {end.outcome} before it was over", key)
+        elif end.outcome != deed.outcome:
+            yield Broken(f"it {deed.outcome}, and {parent} was told that it {end.outcome}: {end.text}", key)
+        elif end.outcome == "succeeded" and end.text != deed.answer:
+            yield Broken(f"it answered {deed.answer}, and {parent} was told {end.text}", key)
+
+
+def _told(key: ThreadKey, parent: ThreadKey, lineage: Lineage, run: Run) -> Iterator[Told]:
+    for before, record, _, at in _applied(parent, run.threads[parent], run):
+        data = record.data
+        if isinstance(data, ToolCallFinished) and data.call == lineage.call:
+            assert isinstance(data.result, dict)
+            text = str(data.result["content"][0]["text"])  # type: ignore[index,call-overload]  # as all results of it
+            yield Told(at, data.outcome, text)
+        elif isinstance(data, TaskUpdated) and lineage.task == data.task and data.status != "running":
+            standing = before.plan.tasks.get(data.task)
+            if standing is not None and standing.child == key.thread:
+                yield Told(at, data.status, str(data.result))
+
+
+@invariant
+def what_a_call_was_told_came_of_a_child(run: Run) -> Iterator[Broken]:
+    for key, thread in run.threads.items():
+        for before, record, after, _ in _applied(key, thread, run):
+            data = record.data
+            if not isinstance(data, ToolCallFinished) or before.calls[data.call].tool != SPAWN:
+                continue
+            child = ThreadKey(key.tenant, derive_child(key, data.call))
+            if data.outcome == "succeeded" and child not in run.threads:
+                yield Broken(f"#{after.seq} is the answer of a child that there is not", key)
+
+
+@invariant
+def turns_end_after_their_children(run: Run) -> Iterator[Broken]:
+    """However they end."""
+    for key, thread in run.threads.items():
+        for before, record, after, _ in _applied(key, thread, run):
+            if not isinstance(record.data, TurnEnded):
+                continue
+            running = [call.call for call in before.calls.values() if call.tool == SPAWN and call.status == "running"]
+            if running:
+                yield Broken(f"turn {record.data.turn} is ended by #{after.seq} while children run for {running}", key)
+
+
+# Plans
+
+
+@invariant
+def tasks_run_once_and_in_their_order(run: Run) -> Iterator[Broken]:
+    for key, thread in run.threads.items():
+        begun: Counter[str] = Counter()
+        for before, record, after, _ in _applied(key, thread, run):
+            data = record.data
+            if not isinstance(data, TaskUpdated) or data.status != "running":
+                continue
+            begun[data.child or ""] += 1
+            if begun[data.child or ""] > 1:
+                yield Broken(f"#{after.seq} begins task {data.task} of version {data.plan_version} once more", key)
+            tasks = before.plan.tasks
+            waits = [
+                needed
+                for needed in tasks[data.task].task.depends_on
+                if needed not in tasks or tasks[needed].status != "succeeded"
+            ]
+            if waits:
+                yield Broken(f"#{after.seq} begins task {data.task} before {waits} have succeeded", key)
+            running = [name for name, standing in after.plan.tasks.items() if standing.status == "running"]
+            if len(running) > LIMITS.parallel_tasks:
+                yield Broken(f"at #{after.seq} so many tasks run at once: {running}", key)
+
+
+@invariant
+def plans_come_to_their_end(run: Run) -> Iterator[Broken]:
+    """And their calls only then."""
+    for key, thread in run.threads.items():
+        plan = thread.state.plan
+        if plan.waiting is not None or is_busy(plan):
+            left = {name: standing.status for name, standing in plan.tasks.items()}
+            yield Broken(f"its plan is not over: version {plan.waiting} waits, {left}", key)
+        for before, record, after, _ in _applied(key, thread, run):
+            data = record.data
+            if not isinstance(data, ToolCallFinished) or before.calls[data.call].tool != "update_plan":
+                continue
+            version = before.plan.proposals.get(data.call)
+            tasks = [each for each in before.plan.tasks.values() if not each.left_out]
+            if version is not None and version == before.plan.in_force:
+                succeeded = all(standing.status == "succeeded" for standing in tasks)
+                if (data.outcome == "succeeded") != succeeded:
+                    yield Broken(f"#{after.seq} says {data.outcome} of tasks that are {_statuses(before)}", key)
+            elif data.outcome == "succeeded":
+                yield Broken(f"#{after.seq} says succeeded of a version that is not in force", key)
+
+
+@invariant
+def plans_are_approved_by_whom_it_takes(run: Run) -> Iterator[Broken]:
+    for key, thread in run.threads.items():
+        for before, record, after, _ in _applied(key, thread, run):
+            config = before.config if before.turn is None else before.turn.config
+            takes_person = config is not None and config.plan_approval == "always"
+            if isinstance(record.data, PlanApproved) and takes_person and not record.actor.startswith(USER):
+                yield Broken(f"#{after.seq} is approved by {record.actor}, and takes a person", key)
+
+
+def _statuses(state: ThreadState) -> dict[str, str]:
+    return {name: standing.status for name, standing in state.plan.tasks.items()}
