@@ -17,6 +17,7 @@ from services.importer.codex_records import (
     injected_tag,
     is_known_injection,
     said_by_user,
+    same,
     texts_of,
     word,
 )
@@ -96,7 +97,7 @@ def _take(thread: CodexThread, line: Line) -> None:
         _take_bare(thread, record, kind)
         return
     stamp = record.get("timestamp")
-    if stamp == thread.stamp and record == thread.previous:
+    if stamp == thread.stamp and same(record, thread.previous):
         thread.counts.pass_over(f"{kind}, the same as before")
         return
     thread.previous = record
@@ -351,10 +352,10 @@ def _thread_rolled_back(thread: CodexThread, event: Payload) -> None:
 def _task_started(thread: CodexThread, event: Payload) -> None:
     thread.has_tasks = True
     named = word(event.get("turn_id"))
-    if thread.turn is not None:
-        if named is not None and thread.turn.id == named:
-            return
-        thread.close_without_record("no end before the next turn", is_open=False)
+    if named is not None and thread.has_begun(named):
+        thread.counts.pass_over("event_msg task_started, the second time")
+        return
+    thread.close_without_record("no end before the next turn", is_open=False)
     thread.open_turn(named, by_task=True, inferred=None)
 
 

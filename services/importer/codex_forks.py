@@ -1,6 +1,7 @@
 """Where a thread of Codex comes from, which of its turns are copies, and which of its records came twice."""
 
 import re
+from bisect import bisect_right
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,7 +12,7 @@ _TIME_ORDERED_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[0-9a-f]{4}
 _ANY_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 COPIED_WITHIN_MS = 10
 """A copy is written at once: no model answers that fast."""
-GAPS_MAX = 1000
+GAPS_MAX = 10_000
 
 
 def parent_of(meta: Mapping[str, Any], copied_from: str | None) -> Parent | None:
@@ -59,29 +60,26 @@ class Ordinals:
     """Which ordinals have come, as the next one and the gaps before it."""
 
     def __init__(self) -> None:
-        self._next: int | None = None
+        self._next = 0
         self._gaps: list[range] = []
-        self._gaps_at_begin = 0
+        """In order."""
 
     def take(self, ordinal: int) -> bool:
         """Whether it comes for the first time."""
-        if self._next is None:
-            self._next = ordinal + 1
-            self._gaps, self._gaps_at_begin = ([range(ordinal)], 1) if ordinal > 0 else ([], 0)
-            return True
         if ordinal >= self._next:
             if ordinal > self._next and len(self._gaps) < GAPS_MAX:
                 self._gaps.append(range(self._next, ordinal))
             self._next = ordinal + 1
             return True
-        for place, gap in enumerate(self._gaps):
-            if ordinal in gap:
-                rest = [part for part in (range(gap.start, ordinal), range(ordinal + 1, gap.stop)) if part]
-                self._gaps[place : place + 1] = rest
-                return True
-        return False
+        place = bisect_right(self._gaps, ordinal, key=lambda gap: gap.start) - 1
+        if place < 0 or ordinal not in self._gaps[place]:
+            return False
+        gap = self._gaps[place]
+        rest = [part for part in (range(gap.start, ordinal), range(ordinal + 1, gap.stop)) if part]
+        self._gaps[place : place + 1] = rest
+        return True
 
     @property
     def missing(self) -> int:
-        """Gaps that no later record filled; what lies before the first record is a fork's parent."""
-        return len([gap for gap in self._gaps if gap.start > 0]) if self._next is not None else 0
+        """Gaps that no later record filled. What lies before the first record is a fork's parent."""
+        return len([gap for gap in self._gaps if gap.start > 0])

@@ -67,6 +67,14 @@ def word(value: object) -> str | None:
     return value if type(value) is str and value else None
 
 
+def same(one: object, other: object) -> bool:
+    """Whether two values of records are equal; what is nested too deep to be compared is not."""
+    try:
+        return one == other
+    except RecursionError:
+        return False
+
+
 def usage_of(counted: object) -> Usage | None:
     if type(counted) is not dict:
         return None

@@ -3,8 +3,9 @@
 from typing import Any, TypeAlias
 
 from schemas.events import TurnOutcome, Usage
+from services.chassis.storable import storable_json
 from services.importer.codex_forks import Ordinals, id_in, is_copy, parent_of
-from services.importer.codex_records import injected_tag, milliseconds, plus, texts_of, usage_of, word
+from services.importer.codex_records import injected_tag, milliseconds, plus, same, texts_of, usage_of, word
 from services.importer.codex_turns import INSIDE_MAX, OpenCall, OpenInput, OpenStep, OpenTurn
 from services.importer.model import Compaction, Counts, Header, Origin, Parent, Piece, Rollback
 
@@ -101,8 +102,7 @@ class CodexThread:
         """The file ends here."""
         for _ in range(self.ordinals.missing):
             self.counts.pass_over("a gap in the ordinals")
-        if self.turn is not None:
-            self.close_without_record("", is_open=True)
+        self.close_without_record("", is_open=True)
         if self._meta is not None or self.id is not None:
             self.begin()
 
@@ -123,7 +123,11 @@ class CodexThread:
         self.turn = OpenTurn(source, named, self.line, self.stamp, self.ordinal, by_task, inferred)
         return self.turn
 
+    def has_begun(self, named: str) -> bool:
+        return named in self._over or (self.turn is not None and self.turn.id == named)
+
     def close_without_record(self, note: str, *, is_open: bool) -> None:
+        """Ends the turn that is open, if there is one."""
         turn = self.turn
         if turn is None:
             return
@@ -169,8 +173,7 @@ class CodexThread:
         )
 
     def roll_back(self, turns: int) -> None:
-        if self.turn is not None:
-            self.close_without_record("rolled back after it", is_open=False)
+        self.close_without_record("rolled back after it", is_open=False)
         turns = min(turns, self._live_turns)
         if turns:
             self._live_turns -= turns
@@ -214,6 +217,7 @@ class CodexThread:
     def _new_step(self, turn: OpenTurn) -> OpenStep:
         turn.step = OpenStep(self.line, self.stamp, self._model)
         turn.pieces.append(turn.step)
+        turn.has_steps = True
         return turn.step
 
     def call(
@@ -228,13 +232,13 @@ class CodexThread:
         source_id = call_id
         if call_id in self._call_ids:
             known = turn.calls.get(call_id)
-            if known is not None and (known.stamp, known.item_id, known.args) == (self.stamp, item.get("id"), args):
+            if known is not None and same((known.stamp, known.item_id, known.args), (self.stamp, item.get("id"), args)):
                 self.counts.pass_over(f"{item.get('type')}, the second time")
                 return None
             turn.calls_again += 1
             source_id = f"{turn.source_id}/{call_id}/{turn.calls_again}"
         self._call_ids.add(call_id)
-        call = OpenCall(source_id, call_id, tool, args, malformed, self.line, self.stamp, item.get("id"))
+        call = OpenCall(step, source_id, call_id, tool, args, malformed, self.line, self.stamp, item.get("id"))
         turn.calls[call_id] = call
         step.calls.append(call)
         return call
@@ -247,8 +251,7 @@ class CodexThread:
             self.counts.pass_over(f"{item.get('type')} without its call")
             return
         call.take_output(item.get("output") if "output" in item else item.get("tools"), self.line, self.stamp)
-        if turn.step is not None and call in turn.step.calls:
-            turn.step.is_answered = True
+        call.step.is_answered = True
         turn.last_stamp, turn.last_input = self.stamp, None
 
     def end_call(self, item: Payload, call_id: str | None, times: tuple[int | None, int | None], kind: str) -> None:
@@ -262,7 +265,7 @@ class CodexThread:
         if call_id in self._call_ids:
             return  # its turn is over, and had an end for it
         if turn is not None and call_id is not None and call_id.startswith("exec-"):
-            script = next((call for call in reversed(turn.calls.values()) if not call.has_ended), None)
+            script = turn.running_script()
             if script is not None:
                 _run_inside(script, item)
                 return
@@ -293,7 +296,7 @@ class CodexThread:
     def count_totals(self, info: object) -> None:
         """`token_count` comes before a response, after it, or both: its totals tell whether one was counted."""
         totals = info.get("total_token_usage") if type(info) is dict else None
-        if type(info) is not dict or totals is None or totals == self._totals or self._usage_by_records:
+        if type(info) is not dict or totals is None or same(totals, self._totals) or self._usage_by_records:
             self._totals = totals or self._totals
             if self.turn is not None and self.turn.step is not None and self.turn.step.has_items:
                 self.turn.step.is_sealed = True
@@ -349,7 +352,7 @@ class CodexThread:
         given = OpenInput(source_id, texts, images, self.line, self.stamp, by_item, not by_item)
         turn.last_input = given
         turn.last_stamp = self.stamp
-        if turn.last_step() is not None:
+        if turn.has_steps:
             given.steers = True
             turn.pieces.append(given)
             self.seal()
@@ -369,7 +372,8 @@ class CodexThread:
 def _run_inside(script: OpenCall, item: Payload) -> None:
     """A script's command has no result that the model was shown: it is kept beside the script's own."""
     if len(script.inside) < INSIDE_MAX:
-        script.inside.append({name: value for name, value in item.items() if name not in {"parsed_cmd", "process_id"}})
+        kept = {name: value for name, value in item.items() if name not in {"parsed_cmd", "process_id"}}
+        script.inside.append(storable_json(kept))
 
 
 def _retained(history: object) -> str:

@@ -1,6 +1,7 @@
 """A turn of Codex while its records come: what is said twice, by an event and by an item, is held once."""
 
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any, Literal
 
 import orjson
@@ -15,6 +16,8 @@ from services.importer.model import Turn as TurnPiece
 
 INSIDE_MAX = 1000
 """Commands of one script that are kept."""
+TWINS_MAX = 100
+"""Texts, and running calls, among which the other half of what is told twice is looked for: they stand close by."""
 _PLAN_STATUS: dict[object, Literal["pending", "running", "succeeded"]] = {
     "pending": "pending",
     "in_progress": "running",
@@ -35,6 +38,7 @@ class Said:
 
 @dataclass(slots=True)
 class OpenCall:
+    step: "OpenStep"
     source_id: str
     call_id: str
     tool: str
@@ -55,7 +59,7 @@ class OpenCall:
     whole: Blob | None = None
     changes: tuple[Change, ...] = ()
     child: str | None = None
-    inside: list[dict[str, Any]] = field(default_factory=list)
+    inside: list[JsonValue] = field(default_factory=list)
     """Commands that ran in it and that have no call of their own."""
 
     @property
@@ -135,7 +139,7 @@ class OpenStep:
     """Not events alone."""
 
     def say(self, kind: Literal["text", "reasoning"], text: str, *, by_item: bool) -> None:
-        for said in self.said:
+        for said in self.said[-TWINS_MAX:]:
             if said.kind == kind and said.text == text and not (said.by_item if by_item else said.by_event):
                 said.by_item, said.by_event = said.by_item or by_item, said.by_event or not by_item
                 break
@@ -227,6 +231,7 @@ class OpenTurn:
     last_input: OpenInput | None = None
     """Whose twin may still come."""
     step: OpenStep | None = None
+    has_steps: bool = False
     first_answer: object = None
     """When the model first said something."""
     last_stamp: object = None
@@ -253,6 +258,10 @@ class OpenTurn:
             self.pieces.pop(0)
         return found
 
+    def running_script(self) -> OpenCall | None:
+        running = [call for call in islice(reversed(self.calls.values()), TWINS_MAX) if not call.has_ended]
+        return running[0] if running else None
+
     def last_step(self) -> OpenStep | None:
         return next((piece for piece in reversed(self.pieces) if isinstance(piece, OpenStep)), None)
 
@@ -267,6 +276,7 @@ class OpenTurn:
             return message, None
         self.pieces.pop()
         self.step = None
+        self.has_steps = self.last_step() is not None
         return text or message, step.usage
 
     def conclude(self, usage_is_counted: bool) -> tuple[TurnOutcome, str]:
