@@ -242,13 +242,13 @@ def content_items(content: Any, counts: Counts) -> Content:
     for block in content if isinstance(content, list) else ():
         if isinstance(block, str):
             items.append(TextItem(text=block))
-        elif not isinstance(block, dict) or block.get("type") == "tool_result":
-            continue
+        elif not isinstance(block, dict):
+            counts.pass_over("block without a type")
         elif isinstance(block.get("text"), str):
             items.append(TextItem(text=block["text"]))
         elif (blob := blob_of(block)) is not None:
             blobs.append(blob)
-        else:
+        elif block.get("type") != "tool_result":
             counts.pass_over(f"block {_name_of(block)}")
     return Content(tuple(items), tuple(blobs))
 
