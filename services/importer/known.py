@@ -1,0 +1,183 @@
+"""What a thread has of a session already, by its log: the turns that earlier imports brought, in the session's order.
+
+A turn of a file is told from another by the inputs that began it, whose ids come from the session's own: the same in
+every snapshot and copy. A turn that was imported again, as another number, stands in place of the one before it.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from schemas.ids import ThreadKey, derive
+from schemas.state import CHAIN_START, ThreadState
+from services.importer.model import Input, Tool, Turn
+
+IN_PLACE = ";in-place="
+"""In the source of a rewind: the first of the turns in whose place those stand that follow."""
+ORDINAL = ";ordinal="
+BETWEEN = frozenset({"context.compacted", "plan.proposed", "plan.approved", "task.updated", "thread.rewound"})
+"""Kinds of events that lie between turns. They are not told again with a turn that is."""
+RECORDED = frozenset({"artifact.recorded"})
+"""Kinds of events that are never told again."""
+
+
+class Place(NamedTuple):
+    """A record of a thread, as lineage names it."""
+
+    seq: int = 0
+    chain: str = CHAIN_START
+
+
+class KnownTurn(NamedTuple):
+    turn: int
+    inputs: tuple[str, ...]
+    end: Place
+    """Its last record; the newest of the thread where the turn is open."""
+    first_ordinal: int | None = None
+
+
+class TurnRow(NamedTuple):
+    """A turn as the views have it."""
+
+    turn: int
+    inputs: tuple[str, ...]
+    started_seq: int
+    end: Place
+    source: str
+    """Of its `turn.started`."""
+
+
+class RewindRow(NamedTuple):
+    seq: int
+    to_turn: int
+    source: str
+
+
+class RecentRow(NamedTuple):
+    """An event that took effect."""
+
+    seq: int
+    id: str
+    kind: str
+
+
+class Recent(NamedTuple):
+    """Ids of events that an import may have added after the last of the known turns began, and of such as came earlier
+    and are not told again either.
+    """
+
+    ids: frozenset[str] = frozenset()
+    lasting: frozenset[str] = frozenset()
+    """Those that hold although the import ended before it was done."""
+
+
+NOTHING_RECENT = Recent()
+
+
+class Told(NamedTuple):
+    """How a file tells a turn."""
+
+    first_input: str
+    digest: str
+    """Of what it tells, wherever it stands in the file."""
+    extent: tuple[int, ...]
+    """How much it tells: of two tellings of a turn the greater one is the later one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """Of a thread that is not there: nothing."""
+
+    state: ThreadState = field(default_factory=ThreadState)
+    turns: tuple[KnownTurn, ...] = ()
+    recent: Recent = NOTHING_RECENT
+    last_turn: "Told | None" = None
+    """The last turn of the session, as the last import saw it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """The thread whose turns another one shares by reference."""
+
+    key: ThreadKey
+    turns: tuple[KnownTurn, ...]
+    depth: int = 0
+
+
+def known_turns(turns: Iterable[TurnRow], rewinds: Iterable[RewindRow]) -> tuple[KnownTurn, ...]:
+    """In the session's order, without those in whose place others stand. Both come in the order of the log."""
+    kept: list[KnownTurn] = []
+    waiting = list(rewinds)
+    for row in turns:
+        while waiting and waiting[0].seq < row.started_seq:
+            _put_aside(kept, waiting.pop(0))
+        kept.append(KnownTurn(row.turn, row.inputs, row.end, _number(row.source, ORDINAL)))
+    for rewind in waiting:
+        _put_aside(kept, rewind)
+    return tuple(kept)
+
+
+def _put_aside(kept: list[KnownTurn], rewind: RewindRow) -> None:
+    first = _number(rewind.source, IN_PLACE)
+    while first is not None and kept and kept[-1].turn >= first:
+        kept.pop()
+
+
+def recent_ids(turns: Sequence[TurnRow], rewinds: Sequence[RewindRow], events: Iterable[RecentRow]) -> Recent:
+    kept = known_turns(turns, rewinds)
+    started = {row.turn: row.started_seq for row in turns}
+    since = started[kept[-1].turn] if kept else 0
+    aside = max([rewind.seq for rewind in rewinds if IN_PLACE in rewind.source], default=0)
+    ids, lasting = set(), set()
+    for event in events:
+        if event.kind in RECORDED or (event.kind in BETWEEN and event.seq >= since):
+            lasting.add(event.id)
+        elif event.seq >= since and event.seq > aside:
+            ids.add(event.id)
+    return Recent(frozenset(ids | lasting), frozenset(lasting))
+
+
+def _number(source: str, name: str) -> int | None:
+    _, found, number = source.partition(name)
+    number = number.partition(";")[0]
+    return int(number) if found and number.isdecimal() else None
+
+
+def thread_id(tenant: str, tool: Tool, source_id: str, copy: int = 0) -> str:
+    """`copy`: the session's n-th fork beside threads that went on live."""
+    parts = (tenant, tool, source_id, copy) if copy else (tenant, tool, source_id)
+    return derive("imported", *parts)
+
+
+def input_id(tool: Tool, source_id: str) -> str:
+    return derive("imported input", tool, source_id)
+
+
+def input_ids(tool: Tool, turn: Turn) -> tuple[str, ...]:
+    """Of what began the turn; one of its own where the file has lost that."""
+    if not turn.inputs:
+        return (input_id(tool, f"turn {turn.source_id}"),)
+    return tuple([_input_id(tool, sent) for sent in turn.inputs])
+
+
+def _input_id(tool: Tool, sent: Input) -> str:
+    return input_id(tool, sent.source_id)
+
+
+def is_same(known: KnownTurn, ids: tuple[str, ...]) -> bool:
+    return len(known.inputs) == len(ids) and all(
+        mine.partition(".")[0] == theirs for mine, theirs in zip(known.inputs, ids, strict=True)
+    )
+
+
+def again(name: str, turn: int) -> str:
+    """The id of an input that is submitted once more, for this turn."""
+    return f"{name}.{turn}"
+
+
+@dataclass(slots=True)
+class Links:
+    """Which thread works for which call, as far as one import has seen."""
+
+    children: dict[str, tuple[ThreadKey, str]] = field(default_factory=dict)
+    """`source_id` of the child to its parent, and the source id of the call."""
