@@ -130,6 +130,8 @@ class RequestedCall(Frozen):
     tool: Id
     args: dict[str, JsonValue]
     call_hash: Hash
+    by: Id
+    """Who asks for it, which approves it."""
 
 
 class Edited(Frozen):

@@ -28,7 +28,7 @@ from services.runtime.own_tools import own_tool, own_tool_of
 
 
 def offered_tools(catalog: Catalog, config: Config) -> tuple[ToolSpec, ...]:
-    return catalog.specs(config.tools)
+    return tuple([spec for spec in catalog.specs(config.tools) if not spec.on_request])
 
 
 def end_turn(turn: Turn, calls: Sequence[Call], outcome: TurnOutcome, reason: str | None, world: World) -> Append:
@@ -172,6 +172,9 @@ def _judge_proposal(state: ThreadState, turn: Turn, call: Call, now_ms: int, lim
     if refusal is not None:
         by, reason = refusal
         return Append(ToolCallDenied(call=call.call, call_hash=call.call_hash, by=by, reason=reason), by)
+    if turn.requested is not None:
+        approved = ToolCallApproved(call=call.call, call_hash=call.call_hash, by=turn.requested.by)
+        return Append(approved, "policy:requested")
     granted_by = _granted(state, turn, call)
     if granted_by is not None:
         return Append(ToolCallApproved(call=call.call, call_hash=call.call_hash, by=granted_by), "policy:grant")
@@ -195,7 +198,7 @@ def _why_refused(state: ThreadState, turn: Turn, call: Call, limits: Limits, wor
     """The policy that refuses the call, and why, in words that help the model to do better."""
     if call.index >= limits.calls_per_step:
         return "policy:limits", f"A step may call {limits.calls_per_step} tools at most. Call fewer at once."
-    offered = offered_tools(world.catalog, turn.config)
+    offered = world.catalog.specs() if turn.requested is not None else offered_tools(world.catalog, turn.config)
     tool = next((tool for tool in offered if tool.name == call.tool), None)
     if tool is None:
         names = ", ".join(tool.name for tool in offered) or "none"

@@ -19,7 +19,7 @@ from schemas.events import (
 from schemas.ids import ThreadKey
 from schemas.state import Call, Step, ThreadState, Turn, unsettled_calls
 from schemas.tools import tools_hash
-from services.runtime import children, compaction, plans
+from services.runtime import children, compaction, plans, requested
 from services.runtime.calls import advance_calls, end_running, end_turn, offered_tools
 from services.runtime.decisions import (
     NOTHING_TO_DO,
@@ -68,7 +68,7 @@ def _advance_turn(key: ThreadKey, state: ThreadState, now_ms: int, world: World)
     limits = narrowed(world.limits, turn.config)
     if turn.cancelling is not None:
         return [*_drop(world), *_end_cancelled(key, state, turn, now_ms, limits, world)]
-    if turn.step is not None and _is_found_open(turn.step, world):
+    if turn.step is not None and turn.requested is None and _is_found_open(turn.step, world):
         return _recover(turn, turn.step, world)
     limit = _turn_limit(turn, now_ms, limits)
     if isinstance(limit, Append):
@@ -100,7 +100,7 @@ def _without_turn(state: ThreadState, world: World) -> Decisions:
         # Another owner's answer may have ended the last turn: the next one is asked with what took effect (ADR 20).
         return NOTHING_TO_DO
     interrupting = [item for item in free if item.mode == "interrupt"]
-    taken = [*interrupting[:1], *free][:1] if state.config.one_turn_per_input else free
+    taken = [*interrupting[:1], *free][:1] if state.config.one_turn_per_input else requested.taken_together(free)
     return [
         Append(
             TurnStarted(
@@ -158,6 +158,8 @@ def _recover(turn: Turn, step: Step, world: World) -> Decisions:
 
 
 def _advance_step(turn: Turn, step: Step, now_ms: int, limits: Limits, world: World, limit: LookAgain) -> Decisions:
+    if step.status == "open" and turn.requested is not None:
+        return [*_drop(world), requested.answer(turn, step, turn.requested)]
     if step.status == "open":
         if isinstance(world.calling, Calling) and world.calling.started in step.starts:
             return [limit]
@@ -173,6 +175,8 @@ def _advance_step(turn: Turn, step: Step, now_ms: int, limits: Limits, world: Wo
 
 
 def _next_step(state: ThreadState, turn: Turn, calls: Sequence[Call], limits: Limits, world: World) -> Decisions:
+    if turn.requested is not None:
+        return [requested.end(turn, calls, world)] if turn.steps else _start_step(turn, 1, 1, (), world)
     steering = tuple(
         item.input for item in state.queue if item.mode == "steer" and item.expected_turn in {None, turn.turn}
     )
@@ -203,7 +207,7 @@ def _start_step(turn: Turn, step: int, attempt: int, inputs: tuple[str, ...], wo
                 follows=turn.follows,
                 inputs=inputs,
                 context=context,
-                model=turn.config.model,
+                model=turn.config.model if turn.requested is None else requested.MODEL,
                 tools_hash=tools_hash(offered_tools(world.catalog, turn.config)),
                 owner=world.owner,
             )

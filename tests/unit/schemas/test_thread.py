@@ -353,7 +353,7 @@ class TestInput:
 
 class TestRequestedCall:
     def asked(self, name: str = "i1", mode: InputMode = "queue") -> InputSubmitted:
-        call = RequestedCall(tool="restore_files", args={"turn": 1}, call_hash=NO_HASH)
+        call = RequestedCall(tool="restore_files", args={"turn": 1}, call_hash=NO_HASH, by=USER)
         return InputSubmitted(input=name, items=(TextItem(text="put them back"),), mode=mode, call=call)
 
     def test_it_has_a_turn_of_its_own(self):
