@@ -44,6 +44,7 @@ from services.importer.model import (
 MESSAGE_MAX = 2_000
 """Characters of an error that are kept with its turn."""
 NO_RESULT = "the session holds no result of it"
+UNANSWERED = "neither an answer nor a prompt followed it"
 BY_PROMPT = "end by the next prompt"
 BY_FILE = "end by the end of the file"
 BY_TOOL = "written by the tool, not by a person"
@@ -102,11 +103,7 @@ class ThreadReader:
     def finish(self) -> list[Piece]:
         """At the end of the file."""
         out: list[Piece] = []
-        commands = [item for item in self._waiting if item.kind is not Kind.META]
-        if any(item.kind is Kind.COMMAND for item in commands):
-            self._begin(commands, out)
-        else:
-            out.extend(Discarded(item.close(), "no prompt followed it") for item in commands)
+        out.extend(Discarded(item.close(), UNANSWERED) for item in self._waiting if item.kind is not Kind.META)
         self._close(BY_FILE, out)
         return out
 

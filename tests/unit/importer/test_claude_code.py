@@ -638,17 +638,18 @@ def test_a_command_that_the_model_answers_is_an_input_with_what_it_stands_for() 
     assert texts(turn.inputs)[0].endswith("Review the branch named main.")
 
 
-def test_a_command_that_nothing_answered_is_an_open_turn() -> None:
+def test_a_command_that_nothing_answered_is_discarded() -> None:
     script = Script()
     command(script, "/review")
-    assert [(turn.outcome, turn.is_open) for turn in turns_of(script.pieces())] == [("interrupted", True)]
+    (line,) = told(script)
+    assert line.endswith(": neither an answer nor a prompt followed it")
 
 
 def test_commands_of_the_shell_go_with_the_next_prompt() -> None:
     script = Script()
     script.prompt("<bash-input>ls</bash-input>")
     script.prompt("<bash-stdout>a.txt</bash-stdout>")
-    assert [line.partition(":")[2] for line in told(script)] == [" no prompt followed it", " no prompt followed it"]
+    assert [line.rpartition(":")[2] for line in told(script)] == [" neither an answer nor a prompt followed it"] * 2
     script.prompt("What is it?")
     turn = one_turn(script)
     assert texts(turn.inputs) == ["<bash-input>ls</bash-input>", "<bash-stdout>a.txt</bash-stdout>", "What is it?"]
