@@ -170,7 +170,7 @@ def _message(thread: CodexThread, item: Payload) -> None:
                 step.say("text", text, by_item=True)
     elif role == "user":
         _user_item(thread, item)
-    elif role not in {"developer", "system"}:
+    elif role not in ("developer", "system"):
         thread.counts.pass_over("response_item message of an unknown role")
 
 
@@ -270,7 +270,7 @@ def _event(thread: CodexThread, event: Payload) -> None:
 
 
 def _user_message(thread: CodexThread, event: Payload) -> None:
-    if event.get("kind") in {"environment_context", "user_instructions"}:
+    if event.get("kind") in ("environment_context", "user_instructions"):
         return
     images = [url for name in ("images", "local_images") for url in _words(event.get(name))]
     text = word(event.get("message"))

@@ -379,7 +379,7 @@ def _run_inside(script: OpenCall, item: Payload) -> None:
 def _retained(history: object) -> str:
     kept: list[str] = []
     for item in history if type(history) is list else []:
-        if type(item) is dict and item.get("role") in {"user", "assistant"}:
+        if type(item) is dict and item.get("role") in ("user", "assistant"):
             text = "\n".join(texts_of(item.get("content")))
             if text and injected_tag(text) is None:
                 kept.append(f"{item['role']}: {text}")

@@ -18,12 +18,12 @@ INSIDE_MAX = 1000
 """Commands of one script that are kept."""
 TWINS_MAX = 100
 """Texts, and running calls, among which the other half of what is told twice is looked for: they stand close by."""
-_PLAN_STATUS: dict[object, Literal["pending", "running", "succeeded"]] = {
+_PLAN_STATUS: dict[str | None, Literal["pending", "running", "succeeded"]] = {
     "pending": "pending",
     "in_progress": "running",
     "completed": "succeeded",
 }
-_ITEM_ENDS: dict[object, CallEnd] = {"failed": "failed", "declined": "denied"}
+_ITEM_ENDS: dict[str | None, CallEnd] = {"failed": "failed", "declined": "denied"}
 
 
 @dataclass(slots=True)
@@ -93,7 +93,7 @@ class OpenCall:
         if self.output_line is None:
             return self.settled or End("unknown", None, "no result of it is recorded")
         end = end_of_output(self.tool, self.output)
-        told = _ITEM_ENDS.get(self.item.get("status")) if self.item is not None else None
+        told = _ITEM_ENDS.get(word(self.item.get("status"))) if self.item is not None else None
         if told is None or end.end != "succeeded" or end.exit_code is not None:
             return end
         return End(told)
@@ -355,7 +355,7 @@ def _plans(step: OpenStep) -> list[Plan]:
             continue
         tasks = [
             PlanTask(
-                str(number), str(task.get("step") or ""), _PLAN_STATUS.get(_hashable(task.get("status")), "pending")
+                str(number), str(task.get("step") or ""), _PLAN_STATUS.get(word(task.get("status")), "pending")
             )
             for number, task in enumerate(steps, 1)
             if isinstance(task, dict)
@@ -363,10 +363,6 @@ def _plans(step: OpenStep) -> list[Plan]:
         if tasks:
             found.append(Plan(tuple(tasks), Origin(call.line), milliseconds(call.output_stamp)))
     return found
-
-
-def _hashable(value: object) -> object:
-    return value if type(value) is str else None
 
 
 def times_of(event: dict[str, Any]) -> tuple[int | None, int | None]:

@@ -1,6 +1,7 @@
 """Whatever happens to the lines of a session: no exception, and no prompt that gets lost without a word."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -116,6 +117,38 @@ def _change(record: dict[str, Any], data: st.DataObject) -> None:
         at[place] = data.draw(VALUES)
     else:
         del at[place]
+
+
+ODD: list[Any] = [None, [], {"a": []}]
+
+
+def places(value: object, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for name, part in inner:
+        yield (*path, name)
+        yield from places(part, (*path, name))
+
+
+def test_every_value_of_every_kind_of_record_may_be_of_another_type() -> None:
+    seen: set[tuple[object, ...]] = set()
+    for lines in SESSIONS.values():
+        for line in lines:
+            for path in places(line.record):
+                payload = (line.record or {}).get("payload", {})
+                kinds = (payload.get("type"), (payload.get("item") or {}).get("type"))
+                if (kinds, path) in seen:
+                    continue
+                seen.add((kinds, path))
+                for value in ODD:
+                    record = json.loads(orjson.dumps(line.record))
+                    at = record
+                    for name in path[:-1]:
+                        at = at[name]
+                    at[path[-1]] = value
+                    check(
+                        pieces_of([changed if changed is not line else Line(line.number, record) for changed in lines])
+                    )
+    assert len(seen) > 300
 
 
 @given(st.lists(st.dictionaries(st.text(max_size=8), VALUES, max_size=4), max_size=6))

@@ -6,7 +6,7 @@ from typing import Any
 from services.importer.beside import NothingBeside
 from services.importer.codex import normalise
 from services.importer.lines import Line
-from services.importer.model import Counts, Piece
+from services.importer.model import Counts, Header, Piece, Turn
 
 SESSION = "0a111111-2222-4333-8444-555555555555"
 
@@ -66,3 +66,13 @@ class Session:
 
 def pieces_of(lines: Iterable[Line], counts: Counts | None = None, name: str = "session.jsonl") -> list[Piece]:
     return list(normalise(lines, Counts() if counts is None else counts, beside=NothingBeside(name)))
+
+
+def turns_of(pieces: Iterable[Piece]) -> list[Turn]:
+    return [piece for piece in pieces if isinstance(piece, Turn)]
+
+
+def header_of(pieces: list[Piece]) -> Header:
+    header = pieces[0]
+    assert isinstance(header, Header)
+    return header

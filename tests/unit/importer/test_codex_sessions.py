@@ -17,6 +17,7 @@ from services.importer.model import (
     Step,
     Turn,
 )
+from tests.support.sessions.codex_records import turns_of
 from tests.support.sessions.readme import Told, needs_sessions, told
 
 pytestmark = needs_sessions
@@ -36,10 +37,6 @@ NO_RECORD = {
 def read(file: Told) -> tuple[list[Piece], Counts]:
     counts = Counts()
     return list(normalise(FileSource(file.path), counts, beside=NothingBeside(file.file))), counts
-
-
-def turns_of(pieces: list[Piece]) -> list[Turn]:
-    return [piece for piece in pieces if isinstance(piece, Turn)]
 
 
 def calls_of(pieces: list[Piece]) -> list[Call]:
