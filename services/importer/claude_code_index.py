@@ -140,9 +140,9 @@ class _Reading:
             self._counts.bad_lines += 1
             return
         self._counts.records += 1
-        kind_name = record.get("type")
-        if not isinstance(kind_name, str) or kind_name not in UNDERSTOOD:
-            self._counts.pass_over(kind_name[:60] if isinstance(kind_name, str) else "without a type")
+        kind_name = text_of(record, "type") or "without a type"
+        if kind_name not in UNDERSTOOD:
+            self._counts.pass_over(kind_name[:60])
         session = self._session_of(record)
         if kind_name == "summary" and (leaf := text_of(record, "leafUuid")) is not None:
             self._leaf_names.add(leaf)
@@ -248,7 +248,7 @@ class _Reading:
                 continue
             self._seen_calls.add(hash(name))
             self._open_calls[name] = -1 if side and self._has_main else self._turn
-            if block.get("name") in AGENT_TOOLS and isinstance(args := block.get("input"), dict):
+            if text_of(block, "name") in AGENT_TOOLS and isinstance(args := block.get("input"), dict):
                 self._calls_of_agents.append((name, hash(text_of(args, "prompt") or ""), node))
 
     def _note_results(self, number: int, record: Record) -> None:

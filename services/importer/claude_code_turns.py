@@ -232,7 +232,7 @@ class ThreadReader:
         if isinstance(content, str):
             step.items.append(AnswerText(text=content))
         for place, block in enumerate(content if isinstance(content, list) else ()):
-            kind = block.get("type") if isinstance(block, dict) else None
+            kind = text_of(block, "type") if isinstance(block, dict) else None
             if kind == "text" and isinstance(text := block.get("text"), str):
                 if text:
                     step.items.append(AnswerText(text=text))
@@ -241,7 +241,7 @@ class ThreadReader:
             elif kind == "tool_use":
                 self._call(turn, step, block, f"{step.source_id}:{line}:{place}", line, record)
             else:
-                self._scene.counts.pass_over(f"block {kind[:60]}" if isinstance(kind, str) else "block without a type")
+                self._scene.counts.pass_over(f"block {(kind or 'without a type')[:60]}")
 
     def _call(self, turn: OpenTurn, step: OpenStep, block: Record, name: str, line: int, record: Record) -> None:
         name = text_of(block, "id") or name
