@@ -1,25 +1,93 @@
-from schemas.events import Artifact, ArtifactRecorded, ToolCallFinished
+"""Where events name artifacts. Whatever came of the event: what the log names is kept."""
+
+from typing import NamedTuple
+
+from pydantic import JsonValue
+
+from schemas.config import Config, Skill
+from schemas.events import (
+    ArtifactItem,
+    ArtifactRecorded,
+    FileChange,
+    InputSubmitted,
+    SkillLoaded,
+    ThreadConfigured,
+    ThreadCreated,
+    ToolCallFinished,
+)
 from services.projector.projections.changes import Applied
 
-COLUMNS = (*("tenant", "thread", "seq", "part", "kind", "call", "sha256", "size", "media_type", "name", "at"),)
+COLUMNS = (
+    *("tenant", "thread", "seq", "part", "kind", "effect", "call", "sha256", "size", "media_type", "name", "at"),
+)
+HASH_CHARACTERS = 64
+NAMING = frozenset({ToolCallFinished, InputSubmitted, ArtifactRecorded, SkillLoaded, ThreadCreated, ThreadConfigured})
+
+
+class Named(NamedTuple):
+    kind: str
+    sha256: str
+    name: str | None
+    size: int | None = None
+    media_type: str | None = None
+    call: str | None = None
 
 
 def artifact_rows(applied: Applied) -> list[tuple[object, ...]]:
-    """A row for each time that a record which took effect names an artifact."""
-    if applied.verdict.effect != "applied":
-        return []
-    match applied.record.data:
-        case ArtifactRecorded() as data:
-            return [_row(applied, 0, "recorded", None, data)]
-        case ToolCallFinished() as data:
-            return [_row(applied, part, "tool_call", data.call, one) for part, one in enumerate(data.artifacts)]
-        case _:
-            return []
-
-
-def _row(
-    applied: Applied, part: int, kind: str, call: str | None, named: Artifact | ArtifactRecorded
-) -> tuple[object, ...]:
+    """A row for each time that a record names an artifact."""
     record = applied.record
-    what = (named.sha256, named.size, named.media_type, named.name)
-    return (*record.key, applied.after.seq, part, kind, call, *what, record.time_ms)
+    return [
+        (
+            *(*record.key, applied.after.seq, part, one.kind, applied.verdict.effect, one.call),
+            *(one.sha256, one.size, one.media_type, one.name, record.time_ms),
+        )
+        for part, one in enumerate(named_in(record.data))
+    ]
+
+
+def named_in(event: object) -> list[Named]:
+    if type(event) not in NAMING:
+        return []
+    match event:
+        case ToolCallFinished(artifacts=(), changes=()):
+            return []
+        case ToolCallFinished() as data:
+            made = [
+                Named("tool_call", one.sha256, one.name, one.size, one.media_type, data.call) for one in data.artifacts
+            ]
+            return [*made, *(content for change in data.changes for content in _contents(change, data.call))]
+        case InputSubmitted(items=items):
+            return [
+                Named("input", item.sha256, item.name, item.size, item.media_type)
+                for item in items
+                if isinstance(item, ArtifactItem)
+            ]
+        case ArtifactRecorded() as data:
+            return [Named("recorded", data.sha256, data.name, data.size, data.media_type)]
+        case SkillLoaded() as data:
+            return [Named("skill", data.sha256, data.name)]
+        case ThreadCreated(config=Config(skills=skills)):
+            return [_skill(skill) for skill in skills]
+        case ThreadConfigured(patch=patch):
+            return _patched(patch.get("skills"))
+    return []
+
+
+def _contents(change: FileChange, call: str) -> list[Named]:
+    """What a file held, and holds since."""
+    held = ("before", change.before), ("after", change.after)
+    return [Named(kind, sha256, change.path, call=call) for kind, sha256 in held if sha256 is not None]
+
+
+def _skill(skill: Skill) -> Named:
+    return Named("skill", skill.sha256, skill.name)
+
+
+def _patched(skills: JsonValue) -> list[Named]:
+    """Of a patch that nobody has checked against the model."""
+    found = [skill for skill in skills if isinstance(skill, dict)] if isinstance(skills, list) else []
+    return [
+        Named("skill", sha256, str(skill.get("name")))
+        for skill in found
+        if isinstance(sha256 := skill.get("sha256"), str) and len(sha256) == HASH_CHARACTERS
+    ]

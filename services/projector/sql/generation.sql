@@ -454,27 +454,29 @@ create table artifacts (
     seq bigint not null,
     part int not null,
     kind text not null,
+    effect text not null,
     call text,
     sha256 text not null,
-    size bigint not null,
-    media_type text not null,
+    size bigint,
+    media_type text,
     name text,
     at timestamptz not null,
     primary key (tenant, thread, seq, part)
 );
 create index artifacts_by_content on artifacts (tenant, sha256, thread, seq, part);
 
-comment on table artifacts is 'A row for each time that a record names an artifact; the bytes themselves are stored once per content.';
+comment on table artifacts is 'A row for each time that a record names an artifact, whatever came of the record; the bytes themselves are stored once per content.';
 comment on column artifacts.tenant is 'Whose thread it is.';
 comment on column artifacts.thread is 'In which it is named.';
 comment on column artifacts.seq is 'Of the record that names it.';
 comment on column artifacts.part is 'Number within that record, from 0.';
-comment on column artifacts.kind is 'recorded, or tool_call where it came with a call''s result.';
+comment on column artifacts.kind is 'recorded; input; tool_call where it came with a call''s result; before or after: what a file held that a call changed, and what it was given; skill.';
+comment on column artifacts.effect is 'Of the record: applied, duplicate, superseded, rejected or ignored.';
 comment on column artifacts.call is 'The tool call that made it.';
 comment on column artifacts.sha256 is 'Hash of the content.';
-comment on column artifacts.size is 'Bytes.';
-comment on column artifacts.media_type is 'As its producer names it.';
-comment on column artifacts.name is 'As its producer names it.';
+comment on column artifacts.size is 'Bytes, where the record says it.';
+comment on column artifacts.media_type is 'As its producer names it, where the record says it.';
+comment on column artifacts.name is 'As its producer names it; of a file its path, of a skill its name.';
 comment on column artifacts.at is 'When it was named.';
 
 create table usage (

@@ -1,11 +1,26 @@
 """Rows of plans, tasks and artifacts."""
 
 import pytest
+from pydantic import JsonValue
 
-from schemas.events import PlanApproved, PlanProposed, TaskUpdated, ThreadImportEnded
+from schemas.config import Skill
+from schemas.events import (
+    ArtifactItem,
+    FileChange,
+    InputSubmitted,
+    PlanApproved,
+    PlanProposed,
+    SkillLoaded,
+    TaskUpdated,
+    TextItem,
+    ThreadConfigured,
+    ThreadCreated,
+    ThreadImportEnded,
+    ToolCallFinished,
+)
 from services.projector.projections.changes import Applied
 from services.projector.projections.plans import plan_changes
-from tests.support.histories import IMPORTER, NO_HASH, RUNTIME, USER, History, created
+from tests.support.histories import CONFIG, EXECUTOR, IMPORTER, NO_HASH, RUNTIME, USER, History, created
 from tests.support.plans import CLEAN, LOOK, MEND, planned, with_artifacts
 from tests.support.view_tables import Projected, Row
 from tests.support.walks import as_read
@@ -68,12 +83,53 @@ def test_every_mention_of_an_artifact_is_a_row(size: int) -> None:
     ]
 
 
-def test_a_mention_that_took_no_effect_is_none() -> None:
+def test_a_mention_that_took_no_effect_is_a_row_all_the_same() -> None:
     history = with_artifacts(History())
     again = next(made for made in history.encoded if made.record.kind == "tool_call.finished")
     history.add(again)
     assert history.verdicts[-1].effect != "applied"
-    assert len(rows(history, "artifacts", 1)) == 3
+    found = rows(history, "artifacts", 1)
+    assert [row["effect"] for row in found] == ["applied"] * 3 + [history.verdicts[-1].effect] * 2
+
+
+def test_every_kind_of_mention_is_found() -> None:
+    """Whoever deletes what is not named goes by these rows."""
+    skill = Skill(name="review", version="1", sha256="a" * 64)
+    history = History()
+    config = CONFIG.model_copy(update={"skills": (skill,)})
+    history.apply(ThreadCreated(config=config), USER)
+    patch: JsonValue = [{"name": "deploy", "version": "2", "sha256": "b" * 64}, "nonsense", {"sha256": 7}]
+    history.append(ThreadConfigured(patch={"skills": patch}), USER)
+    history.append(ThreadConfigured(patch={"skills": None}), USER)
+    item = ArtifactItem(sha256="c" * 64, size=3, media_type="text/plain", name="log")
+    history.append(InputSubmitted(input="i1", items=(TextItem(text="see"), item)), USER)
+    history.append(SkillLoaded(name="review", skill_version="1", sha256="a" * 64))
+    history.append(
+        ToolCallFinished(
+            call="9.9.9",
+            attempt=1,
+            claim="none",
+            outcome="succeeded",
+            changes=(
+                FileChange(path="a.txt", before="d" * 64, after="e" * 64, mode=0o644),
+                FileChange(path="b.txt", before=None, after="f" * 64),
+                FileChange(path="c.txt", before="d" * 64),
+            ),
+        ),
+        EXECUTOR,
+    )
+    found = rows(history, "artifacts", 1)
+    assert [(row["kind"], row["sha256"][0], row["name"]) for row in found] == [
+        ("skill", "a", "review"),
+        ("skill", "b", "deploy"),
+        ("input", "c", "log"),
+        ("skill", "a", "review"),
+        ("before", "d", "a.txt"),
+        ("after", "e", "a.txt"),
+        ("after", "f", "b.txt"),
+        ("before", "d", "c.txt"),
+    ]
+    assert [row["part"] for row in found] == [0, 0, 0, 0, 0, 1, 2, 3]
 
 
 def test_what_is_not_about_a_plan_changes_none() -> None:
