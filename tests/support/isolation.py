@@ -180,7 +180,7 @@ def _expected(relation: Relation) -> dict[str, frozenset[str]]:
     name = relation.name.partition(".")[2]
     if name == "window_cells":
         expected[ROLLUPS] = everybody
-    if name in {"thread_states", "items"}:
+    if name in {"thread_states", "threads", "items", "turns", "steps"}:
         expected[RUNTIME] = everybody
     if name == "thread_states":
         expected[EXECUTOR] = everybody

@@ -16,5 +16,6 @@ end
 $$;
 
 grant select on views.positions to threadlog_ingest;
-grant select on views.thread_states, views.positions, views.items to threadlog_runtime;
+grant select on views.thread_states, views.positions, views.threads, views.items, views.turns, views.steps
+    to threadlog_runtime;
 grant select on views.thread_states, views.positions to threadlog_executor;

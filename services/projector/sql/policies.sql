@@ -38,9 +38,13 @@ begin
 end
 $$;
 
--- What the services read that act for every tenant: where a partition's states stand, and what the model is shown.
-grant select on thread_states, positions, items to threadlog_runtime;
+-- What the services read that act for every tenant: where a partition's states stand, what the model is shown, of forks
+-- too, and how child threads ended.
+grant select on thread_states, positions, threads, items, turns, steps to threadlog_runtime;
 grant select on thread_states, positions to threadlog_executor;
 create policy of_the_runtime on thread_states for select to threadlog_runtime using (true);
+create policy of_the_runtime on threads for select to threadlog_runtime using (true);
 create policy of_the_runtime on items for select to threadlog_runtime using (true);
+create policy of_the_runtime on turns for select to threadlog_runtime using (true);
+create policy of_the_runtime on steps for select to threadlog_runtime using (true);
 create policy of_the_executor on thread_states for select to threadlog_executor using (true);
