@@ -22,7 +22,7 @@ from services.importer.codex_records import (
     word,
 )
 from services.importer.codex_thread import CodexThread, Payload
-from services.importer.codex_turns import OpenCall, OpenTurn, times_of
+from services.importer.codex_turns import OpenCall, OpenTurn
 from services.importer.lines import Line
 from services.importer.model import Compaction, Counts, Header, Origin, Piece, Title
 
@@ -308,7 +308,7 @@ def _item_completed(thread: CodexThread, event: Payload) -> None:
     elif kind == "Reasoning":
         _say(thread, "reasoning", _words(item.get("summary_text")) or _words(item.get("raw_content")), turn)
     elif kind in ENDS_OF_CALLS:
-        thread.end_call(item, word(item.get("id")), times_of(event), f"event_msg item_completed {kind}")
+        thread.end_call(item, word(item.get("id")), event, f"event_msg item_completed {kind}")
     elif kind not in NOTHING_TO_KEEP_TURN_ITEMS:
         thread.counts.pass_over(f"event_msg item_completed {kind}")
 
@@ -321,7 +321,7 @@ def _say(thread: CodexThread, kind: Literal["text", "reasoning"], texts: list[st
 
 
 def _end_event(thread: CodexThread, event: Payload) -> None:
-    thread.end_call(event, word(event.get("call_id")), (None, None), f"event_msg {event.get('type')}")
+    thread.end_call(event, word(event.get("call_id")), event, f"event_msg {event.get('type')}")
 
 
 def _token_count(thread: CodexThread, event: Payload) -> None:

@@ -3,10 +3,9 @@
 from typing import Any, TypeAlias
 
 from schemas.events import TurnOutcome, Usage
-from services.chassis.storable import storable_json
 from services.importer.codex_forks import Ordinals, id_in, is_copy, parent_of
 from services.importer.codex_records import injected_tag, milliseconds, plus, same, texts_of, usage_of, word
-from services.importer.codex_turns import INSIDE_MAX, OpenCall, OpenInput, OpenStep, OpenTurn
+from services.importer.codex_turns import OpenCall, OpenInput, OpenStep, OpenTurn, times_of
 from services.importer.model import Compaction, Counts, Header, Origin, Parent, Piece, Rollback
 
 Payload: TypeAlias = dict[str, Any]
@@ -254,22 +253,21 @@ class CodexThread:
         call.step.is_answered = True
         turn.last_stamp, turn.last_input = self.stamp, None
 
-    def end_call(self, item: Payload, call_id: str | None, times: tuple[int | None, int | None], kind: str) -> None:
+    def end_call(self, item: Payload, call_id: str | None, event: Payload, kind: str) -> None:
         """What is told of a call's end beside its output."""
         turn = self.turn
         call = turn.calls.get(call_id) if turn is not None and call_id is not None else None
         if call is not None:
             call.take_item(item)
-            call.started_ms, call.ended_ms = times
+            call.started_ms, call.ended_ms = times_of(event)
             return
-        if call_id in self._call_ids:
+        if call_id in self._call_ids or word(event.get("turn_id")) in self._over:
             return  # its turn is over, and had an end for it
-        if turn is not None and call_id is not None and call_id.startswith("exec-"):
-            script = turn.running_script()
-            if script is not None:
-                _run_inside(script, item)
-                return
-        self.counts.pass_over(f"{kind} without its call")
+        script = turn.script() if turn is not None and str(call_id).startswith("exec-") else None
+        if script is not None:
+            script.take_inside(item)
+        else:
+            self.counts.pass_over(f"{kind} without its call")
 
     def compact(self, message: str, response_id: object, history: object) -> None:
         note = None
@@ -282,7 +280,7 @@ class CodexThread:
             turn = None
         if turn is None:
             self.begin()
-            self.pieces.append(Compaction(message, at, at_ms, by_person=True, usage=self._take_pending()))
+            self.pieces.append(Compaction(message, at, at_ms, usage=self._take_pending()))
             return
         summary, usage = turn.take_back_summary(message, response_id)
         usage = plus(usage, self._take_pending())
@@ -367,13 +365,6 @@ class CodexThread:
             self.close_without_record(note, is_open=False)
         inferred = "no record of its beginning" if self.has_tasks else None
         return self.open_turn(named, by_task=named is not None, inferred=inferred)
-
-
-def _run_inside(script: OpenCall, item: Payload) -> None:
-    """A script's command has no result that the model was shown: it is kept beside the script's own."""
-    if len(script.inside) < INSIDE_MAX:
-        kept = {name: value for name, value in item.items() if name not in {"parsed_cmd", "process_id"}}
-        script.inside.append(storable_json(kept))
 
 
 def _retained(history: object) -> str:

@@ -8,6 +8,7 @@ import orjson
 from pydantic import JsonValue
 
 from schemas.events import AnswerItem, AnswerReasoning, AnswerText, Failure, TextItem, TurnOutcome, Usage
+from services.chassis.storable import storable_json
 from services.importer.codex_calls import End, changes_of, child_of, end_of_output, whole_of
 from services.importer.codex_records import count, image_of, milliseconds, word
 from services.importer.model import Blob, Call, CallEnd, Change, Compaction, Evidence, Input, Origin, Plan, PlanTask
@@ -18,6 +19,7 @@ INSIDE_MAX = 1000
 """Commands of one script that are kept."""
 TWINS_MAX = 100
 """Texts, and running calls, among which the other half of what is told twice is looked for: they stand close by."""
+_NOT_KEPT_INSIDE = frozenset({"parsed_cmd", "process_id"})
 _PLAN_STATUS: dict[str | None, Literal["pending", "running", "succeeded"]] = {
     "pending": "pending",
     "in_progress": "running",
@@ -115,6 +117,13 @@ class OpenCall:
         receivers = item.get("receiver_thread_ids")
         if type(receivers) is list and receivers and item.get("tool") == "spawn_agent":
             self.child = word(receivers[0])
+
+    def take_inside(self, item: dict[str, Any]) -> None:
+        """What ran in it has no result that the model was shown: it is kept beside its own."""
+        if len(self.inside) < INSIDE_MAX:
+            self.inside.append(storable_json({name: item[name] for name in item if name not in _NOT_KEPT_INSIDE}))
+            if item.get("status") == "completed":
+                self.changes += changes_of(item.get("changes"))
 
     def take_output(self, output: Any, line: int, stamp: object) -> None:
         self.output, self.output_line, self.output_stamp = output, line, stamp
@@ -258,9 +267,10 @@ class OpenTurn:
             self.pieces.pop(0)
         return found
 
-    def running_script(self) -> OpenCall | None:
-        running = [call for call in islice(reversed(self.calls.values()), TWINS_MAX) if not call.has_ended]
-        return running[0] if running else None
+    def script(self) -> OpenCall | None:
+        """The call in which a command without a call of its own ran: one that still runs, else the last one."""
+        last = list(islice(reversed(self.calls.values()), TWINS_MAX))
+        return next((call for call in last if not call.has_ended), last[0] if last else None)
 
     def last_step(self) -> OpenStep | None:
         return next((piece for piece in reversed(self.pieces) if isinstance(piece, OpenStep)), None)
@@ -354,9 +364,7 @@ def _plans(step: OpenStep) -> list[Plan]:
         if type(steps) is not list or end_of_output(call.tool, call.output).end != "succeeded":
             continue
         tasks = [
-            PlanTask(
-                str(number), str(task.get("step") or ""), _PLAN_STATUS.get(word(task.get("status")), "pending")
-            )
+            PlanTask(str(number), str(task.get("step") or ""), _PLAN_STATUS.get(word(task.get("status")), "pending"))
             for number, task in enumerate(steps, 1)
             if isinstance(task, dict)
         ]

@@ -1,5 +1,7 @@
 """Calls and tokens of Codex, and lines that are not as they should be."""
 
+import orjson
+
 from services.importer.codex_turns import INSIDE_MAX
 from services.importer.lines import Line
 from services.importer.model import Call, Counts, Input, Step, Turn
@@ -16,17 +18,26 @@ def test_commands_of_a_script_are_kept_beside_its_result() -> None:
     session = Session("0.171.0").event("task_started", turn_id="t1").prompt("Go.")
     session.item("custom_tool_call", call_id="c1", name="exec", input="await run()")
     session.completed({"type": "CommandExecution", "id": "exec-1", "command": ["false"], "exit_code": 1})
+    added = {"/work/a": {"type": "add", "content": "a"}}
+    session.completed({"type": "FileChange", "id": "exec-2", "status": "completed", "changes": added})
     session.item("custom_tool_call_output", call_id="c1", output="Script completed\nOutput:\n")
-    session.completed({"type": "CommandExecution", "id": "exec-2", "command": ["true"], "exit_code": 0})
+    session.completed({"type": "CommandExecution", "id": "exec-3", "command": ["true"], "exit_code": 0})
+    session.event("turn_aborted", turn_id="t1")
+    session.completed({"type": "CommandExecution", "id": "exec-4", "exit_code": -1}, turn_id="t1")
     counts = Counts()
-    (turn,) = turns_of(session.pieces(counts))
+    session.pieces(counts)
     (call,) = the_calls(session)
     assert (call.tool, call.end, call.exit_code) == ("exec", "succeeded", None)
     assert call.args == {"input": "await run()"}
     assert call.whole is not None
-    assert call.whole.content == b'{"type":"CommandExecution","id":"exec-1","command":["false"],"exit_code":1}\n'
-    assert counts.not_understood == {"event_msg item_completed CommandExecution without its call": 1}
-    assert turn.is_open
+    inside = [orjson.loads(line) for line in call.whole.content.splitlines()]
+    assert [(command["id"], command.get("exit_code")) for command in inside] == [
+        ("exec-1", 1),
+        ("exec-2", None),
+        ("exec-3", 0),
+    ]
+    assert [(change.path, change.after and change.after.content) for change in call.changes] == [("/work/a", b"a")]
+    assert counts.not_understood == {}
 
 
 def test_files_that_a_call_added_or_deleted_are_there_with_their_contents() -> None:

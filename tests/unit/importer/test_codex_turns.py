@@ -59,12 +59,12 @@ def test_an_answer_without_its_tokens_is_not_complete_where_tokens_are_counted()
     assert [turn.outcome for turn in turns_of(session.pieces())] == ["completed", "interrupted"]
 
 
-def test_compaction_after_an_answer_was_asked_for_by_a_person() -> None:
+def test_compaction_after_an_answer_ends_the_turn() -> None:
     session = Session().prompt("One.").answer("1").add("compacted", {"message": "In short."})
     assert shown(session.pieces())[1:] == [
         "turn One.: completed, inferred",
         "  step “1”",
-        "compaction by a person “In short.”",
+        "compaction “In short.”",
     ]
 
 
@@ -337,7 +337,7 @@ def test_an_answer_that_is_no_summary_stays_when_the_context_is_compacted() -> N
 
 def test_a_compaction_between_turns_of_a_file_that_lost_their_ends() -> None:
     session = Session("0.118.0").add("compacted", {"message": "In short."}).add("compacted", {"message": ""})
-    assert shown(session.pieces())[1:] == ["compaction by a person “In short.”", "compaction by a person “”"]
+    assert shown(session.pieces())[1:] == ["compaction “In short.”", "compaction “”"]
 
 
 def test_a_turn_that_is_over_without_an_answer_failed() -> None:
