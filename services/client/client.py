@@ -6,7 +6,7 @@ order.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from types import TracebackType
@@ -270,6 +270,38 @@ class ThreadlogClient:
             body["result"] = result
         return await self.command(f"{_call_path(thread, call)}/resolution", body, idempotency_key)
 
+    async def propose_plan(
+        self,
+        thread: str,
+        tasks: Sequence[JsonObject],
+        *,
+        version: int | None = None,
+        idempotency_key: str | None = None,
+    ) -> Accepted:
+        """A version of the thread's plan: tasks with `id`, `title` and, where they have any, `depends_on` and
+        `instructions`. Raises RefusedError (409) where `version` is given and is not the next.
+        """
+        body: JsonObject = {"tasks": list(tasks)}
+        if version is not None:
+            body["version"] = version
+        return await self.command(f"/v1/threads/{quote(thread, safe='')}/plan", body, idempotency_key)
+
+    async def decide_plan(
+        self,
+        thread: str,
+        version: int,
+        *,
+        approve: bool,
+        reason: str | None = None,
+        idempotency_key: str | None = None,
+    ) -> Accepted:
+        """Approve or, with a `reason`, reject a version that waits. Raises RefusedError (409) where it does not."""
+        body: JsonObject = {"decision": "approve" if approve else "reject"}
+        if reason is not None:
+            body["reason"] = reason
+        path = f"/v1/threads/{quote(thread, safe='')}/plan/{version}/decision"
+        return await self.command(path, body, idempotency_key)
+
     async def command(
         self,
         path: str,
@@ -308,6 +340,10 @@ class ThreadlogClient:
 
     async def tool_calls(self, thread: str, **query: str | int | None) -> JsonObject:
         return await self.get(f"/v1/threads/{quote(thread, safe='')}/tool-calls", query)
+
+    async def plan(self, thread: str, **query: str | int | None) -> JsonObject:
+        """The versions of the thread's plan, the newest first, each with its graph."""
+        return await self.get(f"/v1/threads/{quote(thread, safe='')}/plan", query)
 
     async def approvals(self, **query: str | int | None) -> JsonObject:
         """Calls of the tenant's threads that wait for a decision; `thread` narrows it to one of them."""

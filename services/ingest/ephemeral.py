@@ -13,11 +13,12 @@ from schemas.ids import EventId, ThreadKey
 from schemas.state import Call, ThreadState
 from services.chassis.states import StatesUnavailableError
 from services.ingest.accept import CallFacts, Stored
+from services.ingest.accept_plans import PlanFacts
 from services.ingest.commands import FoundCommands
 from services.ingest.existence import ThreadRow
 from services.ingest.live import BehindError
 from services.ingest.problems import VIEWS_BEHIND, Problem, ProblemError, no_such_thread
-from services.ingest.refusals import CallStanding, InputStanding
+from services.ingest.refusals import CallStanding, InputStanding, PlanStanding
 from services.ingest.views import CommandViews, format_ms
 from services.ingest.watched import FoldEndedError
 
@@ -83,6 +84,19 @@ class ViewsAndFold:
             call, found.tool, found.status, found.call_hash, found.attempt, None, None, outcome=found.outcome
         )
 
+    async def plan_facts(self, key: ThreadKey, event_id: EventId) -> PlanFacts:
+        if not key.ephemeral:
+            return await self._views.plan_facts(key, event_id)
+        return PlanFacts((await self._state(key)).plan.last_version, None)
+
+    async def plan_standing(self, key: ThreadKey, version: int) -> PlanStanding | None:
+        if not key.ephemeral:
+            return await self._views.plan_standing(key, version)
+        plan = (await self._state(key)).plan
+        rejected = "rejected" if plan.last_version == version and plan.last_answer == "rejected" else "superseded"
+        status = {plan.waiting: "waiting", plan.in_force: "in_force"}.get(version, rejected)
+        return PlanStanding(version, status, None)
+
     async def input_standing(self, key: ThreadKey, input_id: str) -> InputStanding | None:
         if not key.ephemeral:
             return await self._views.input_standing(key, input_id)
@@ -130,5 +144,8 @@ def thread_shown(key: ThreadKey, state: ThreadState) -> dict[str, JsonValue]:
         "parent": None if lineage is None else lineage.parent,
         "parent_seq": None if lineage is None else lineage.seq,
         "parent_call": None if lineage is None else lineage.call,
+        "parent_plan_version": None if lineage is None else lineage.plan_version,
+        "parent_task": None if lineage is None else lineage.task,
+        "depth": 0 if lineage is None else lineage.depth,
         "plan_version": state.plan.in_force,
     }

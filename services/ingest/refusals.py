@@ -14,6 +14,8 @@ from schemas.canonical import canonical_json
 from schemas.events import (
     Event,
     InputWithdrawn,
+    PlanApproved,
+    PlanRejected,
     ToolCallApproved,
     ToolCallDenied,
     ToolCallFinished,
@@ -62,6 +64,16 @@ class InputStanding:
     step: int | None
 
 
+@dataclass(frozen=True, slots=True)
+class PlanStanding:
+    """A version of a plan."""
+
+    version: int
+    status: str
+    """waiting, in_force, rejected or superseded."""
+    decided: Decided | None
+
+
 class Standings(Protocol):
     """All raise ProblemError (views-unavailable)."""
 
@@ -70,6 +82,8 @@ class Standings(Protocol):
     async def call_standing(self, key: ThreadKey, call: str) -> CallStanding | None: ...
 
     async def input_standing(self, key: ThreadKey, input_id: str) -> InputStanding | None: ...
+
+    async def plan_standing(self, key: ThreadKey, version: int) -> PlanStanding | None: ...
 
 
 class Explanation(NamedTuple):
@@ -104,6 +118,9 @@ class Refusals:
                 case InputWithdrawn():
                     found = await self._standings.input_standing(key, event.input)
                     return NO_EXPLANATION if found is None else explain_input(found)
+                case PlanApproved() | PlanRejected():
+                    plan = await self._standings.plan_standing(key, event.plan_version)
+                    return NO_EXPLANATION if plan is None else explain_plan(plan)
                 case _:
                     return NO_EXPLANATION
         except ProblemError:
@@ -144,6 +161,14 @@ def explain_input(found: InputStanding) -> Explanation:
     step = "" if found.step is None else f", step {found.step}"
     more |= {"turn": found.turn, "step": found.step}
     return Explanation(more, f"Turn {found.turn}{step} has taken it.")
+
+
+def explain_plan(found: PlanStanding) -> Explanation:
+    more: dict[str, JsonValue] = {"plan": {"version": found.version, "status": found.status}}
+    if found.decided is None:
+        return Explanation(more, f"The version is {found.status}, without an answer.")
+    more["decided"] = found.decided.to_json()
+    return Explanation(more, f"It was {found.decided.decision} by {found.decided.by}; it is {found.status}.")
 
 
 def _is_same(event: ToolCallFinished, call: CallStanding, refused: Stored) -> bool:

@@ -11,11 +11,12 @@ import orjson
 from schemas.ids import DataHash, EventId, ThreadKey
 from schemas.topics import THREAD_EVENTS
 from services.ingest.accept import CallFacts, Stored
+from services.ingest.accept_plans import PlanFacts
 from services.ingest.commands import FoundCommands
 from services.ingest.database import Database
 from services.ingest.existence import ThreadRow
 from services.ingest.problems import BAD_CURSOR, Problem, ProblemError
-from services.ingest.refusals import CallStanding, Decided, InputStanding
+from services.ingest.refusals import CallStanding, Decided, InputStanding, PlanStanding
 
 TOPIC = THREAD_EVENTS.name
 
@@ -114,6 +115,23 @@ class CommandViews:
         if not rows:
             return None
         return CallFacts(*rows[0])
+
+    async def plan_facts(self, key: ThreadKey, event_id: EventId) -> PlanFacts:
+        """`event_id`: of the command that proposes."""
+        query = self._sql["plan_facts"]
+        rows = await self._database.fetch(key.tenant, query, key.tenant, key.thread, UUID(event_id))
+        return PlanFacts(*rows[0]) if rows else PlanFacts(0, None)
+
+    async def plan_standing(self, key: ThreadKey, version: int) -> PlanStanding | None:
+        rows = await self._database.fetch(key.tenant, self._sql["plan_standing"], key.tenant, key.thread, version)
+        if not rows:
+            return None
+        row = rows[0]
+        decided = None
+        if row["decided_by"] is not None:
+            decision = "rejected" if row["status"] == "rejected" else "approved"
+            decided = Decided(row["decided_by"], decision, _time(row["decided_at"]), row["decision_reason"])
+        return PlanStanding(version, row["status"], decided)
 
     async def call_standing(self, key: ThreadKey, call: str) -> CallStanding | None:
         rows = await self._database.fetch(key.tenant, self._sql["call_standing"], key.tenant, key.thread, call)

@@ -47,6 +47,8 @@ class Ids:
     event_id: str
     input: str
     turn: int
+    version: int
+    """Of the plan."""
     seq: int
     position: str
     model: str
@@ -96,9 +98,11 @@ CASES: Final[Mapping[tuple[str, str], Case]] = {
     ("post", "/v1/threads/{thread}/tool-calls/{call}/resolution"): Case(
         body={"decision": "abandoned", "attempt": "{attempt}", "note": "x"}, headers=KEYED, call="{unknown_call}"
     ),
+    ("post", "/v1/threads/{thread}/plan"): Case(body={"tasks": [{"id": "a", "title": "A"}]}, headers=KEYED),
+    ("post", "/v1/threads/{thread}/plan/{version}/decision"): Case(body={"decision": "approve"}, headers=KEYED),
     **{
         ("get", f"/v1/threads/{{thread}}/{name}"): Case(PAGED)
-        for name in ("inputs", "items", "turns", "steps", "tool-calls")
+        for name in ("inputs", "items", "turns", "steps", "tool-calls", "plan")
     },
     ("get", "/v1/approvals"): Case(OF_TENANT),
     ("get", "/v1/unknown-calls"): Case(OF_TENANT),
@@ -229,6 +233,7 @@ async def owned(place: Place, owner: Asker) -> Ids:
         event_id=submitted[0],
         input=submitted[-1],
         turn=2,
+        version=2,
         seq=state.seq,
         position=at_least,
         model=IngestSettings().ingest_default_model,
@@ -255,7 +260,8 @@ async def filled(place: Place, thread: str) -> None:
             await place.append(thread, histories.dispatched(place.state(thread).calls[call]))
             await place.append(thread, histories.claimed(place.state(thread).calls[call]), "service:tool-executor")
             await place.append(thread, histories.lost(place.state(thread).calls[call]))
-    await place.append(thread, PlanProposed(plan_version=1, tasks=(Task(id="one", title=MARK),)))
+    for version in (1, 2):
+        await place.append(thread, PlanProposed(plan_version=version, tasks=(Task(id="one", title=MARK),)))
 
 
 def nowhere() -> Ids:
@@ -269,6 +275,7 @@ def nowhere() -> Ids:
         event_id="00000000-0000-4000-8000-0000000000ad",
         input="00000000-0000-4000-8000-0000000000af",
         turn=77,
+        version=77,
         seq=1,
         position="0:0",
         model="nobody/model",

@@ -9,7 +9,7 @@ import pytest
 from schemas.events import TurnCancelRequested
 from services.ingest.app import openapi_document
 from tests.support import histories
-from tests.support.ingest_place import Place, position
+from tests.support.ingest_place import PARTITIONS, Place, position
 
 OPERATIONS = {
     operation["operationId"]: (method, path)
@@ -44,8 +44,9 @@ async def test_every_read_waits_for_a_position_up_to_a_limit(place: Place, clien
         late = await client.get(f"{path}?at_least={partition}:{offset + 1000}")
         assert (late.status_code, late.json()["type"].rpartition("/")[2]) == (503, "views-behind"), name
         assert int(late.headers["retry-after"]) >= 1
-        bad = await client.get(f"{path}?at_least=1:2:3")
-        assert (bad.status_code, bad.json()["type"].rpartition("/")[2]) == (400, "bad-cursor"), name
+        for wrong in ("1:2:3", f"{PARTITIONS}:0"):
+            bad = await client.get(f"{path}?at_least={wrong}")
+            assert (bad.status_code, bad.json()["type"].rpartition("/")[2]) == (400, "bad-cursor"), name
     described = openapi_document()["paths"]
     for name in READS:
         parameters = {one["name"] for one in described[OPERATIONS[name][1]]["get"]["parameters"]}
@@ -120,6 +121,16 @@ async def _resolve(place: Place, client: httpx2.AsyncClient, thread: str) -> htt
     return await client.post(f"/v1/threads/{thread}/tool-calls/1.1.0/resolution?wait=applied", json=body)
 
 
+async def _propose(place: Place, client: httpx2.AsyncClient, thread: str) -> httpx2.Response:
+    body = {"tasks": [{"id": "look", "title": "Look"}]}
+    return await client.post(f"/v1/threads/{thread}/plan?wait=applied", json=body)
+
+
+async def _decide_plan(place: Place, client: httpx2.AsyncClient, thread: str) -> httpx2.Response:
+    version = (await _propose(place, client, thread)).json()["plan_version"]
+    return await client.post(f"/v1/threads/{thread}/plan/{version}/decision?wait=applied", json={"decision": "approve"})
+
+
 async def _shown(client: httpx2.AsyncClient, thread: str, at_least: str) -> None:
     for _ in range(100):
         if (await client.get(f"/v1/threads/{thread}?at_least={at_least}")).status_code == 200:
@@ -137,6 +148,8 @@ COMMANDS: dict[str, Command] = {
     "decide_call": _decide,
     "post_result": _result,
     "resolve_call": _resolve,
+    "propose_plan": _propose,
+    "decide_plan": _decide_plan,
 }
 
 

@@ -16,13 +16,14 @@ from services.ingest.answers import (
     CommandRecord,
     InputPage,
     ItemPage,
+    PlanPage,
     StepPage,
     ToolCallPage,
     TurnPage,
     UnknownCallPage,
 )
 from services.ingest.problems import BAD_CURSOR, NOT_FOUND, THREAD_NOT_FOUND, VIEWS_BEHIND, Problem, ProblemError
-from services.ingest.reads import APPROVALS, INPUTS, ITEMS, STEPS, TOOL_CALLS, TURNS, UNKNOWN_CALLS, List
+from services.ingest.reads import APPROVALS, INPUTS, ITEMS, PLAN, STEPS, TOOL_CALLS, TURNS, UNKNOWN_CALLS, List
 from services.ingest.routes.parameters import (
     JSON,
     AtLeastQuery,
@@ -85,6 +86,15 @@ LISTS = (
         "The thread's tool calls, with their results",
         TOOL_CALLS,
         ToolCallPage,
+    ),
+    Listed(
+        "/v1/threads/{thread}/plan",
+        "get_plan",
+        "The versions of the thread's plan, the newest first",
+        PLAN,
+        PlanPage,
+        "Who proposed and who answered each, when and why, and its graph: of a version that came in force with the "
+        "status, the child thread and the result of each task. One is `in_force` at most, and one is `waiting`.",
     ),
     Listed(
         "/v1/approvals",
@@ -156,7 +166,7 @@ async def get_command(request: Request, thread: ThreadPath, event_id: str, at_le
     found, principal = await reader_of(request)
     key = thread_key(principal.tenant, thread)
     await wait_at_least(found, at_least, key)
-    await found.known.require(key)
+    await found.known.require_viewed(key)
     parsed = parse_event_id(event_id)
     record = None if parsed is None else await found.reads.command(key, parsed)
     if record is None:
@@ -173,6 +183,6 @@ async def _page(
     only = None if key is None else key.thread
     page = await found.reads.page(listed.of, principal.tenant, only, cursor, page_limit(found, limit))
     if key is not None and not page.rows:
-        await found.known.require(key)
+        await found.known.require_viewed(key)
     more = listed.more
     return Response(page.to_json(None if more is None else lambda row: more(found.tools, row)), media_type=JSON)

@@ -40,6 +40,7 @@ from services.ingest.commands import CommandLimits, Commands, FoundCommands
 from services.ingest.dead_letters import DeadLetters
 from services.ingest.dependencies import Dependencies
 from services.ingest.existence import KnownThreads, ThreadRow
+from services.ingest.forks import Forks
 from services.ingest.live import Judged, Watches
 from services.ingest.metrics import IngestMetrics
 from services.ingest.ops import Ops
@@ -304,6 +305,7 @@ class World:
                 views=cast("CommandViews", self.views),
                 commands=self.commands,
                 reads=cast("Reads", None),
+                forks=cast("Forks", None),
                 states=cast("StatesAt", None),
                 watches=cast("Watches", None),
                 ops=cast("Ops", None),
