@@ -39,6 +39,7 @@ from services.ingest.dead_letters import DeadLetters
 from services.ingest.dependencies import Dependencies
 from services.ingest.ephemeral import ViewsAndFold
 from services.ingest.existence import KnownThreads, ThreadRows
+from services.ingest.forks import Forks, PostgresForkRows
 from services.ingest.history import PostgresHistory
 from services.ingest.live import LiveLimits, Watches
 from services.ingest.metrics import IngestMetrics, LiveCollector
@@ -149,6 +150,7 @@ def wire(
         views=views,
         commands=commands,
         reads=Reads(database, sql),
+        forks=Forks(PostgresForkRows(database, sql), known, settings.ingest_fork_configurations_max),
         states=StatesAt(database, sql, log, StateLimits.of(settings)),
         watches=watches,
         ops=Ops(

@@ -49,6 +49,22 @@ class CommandAnswer(Answer):
     ask: str | None = None
 
 
+class ForkMade(Answer):
+    parent: str
+    seq: int
+    """The settled record of the parent at which it was forked."""
+    open_turn: int | None
+    """The turn of the parent that was open there."""
+    note: str | None
+    """What was left out, and why."""
+
+
+class ForkAnswer(CommandAnswer):
+    """`thread` is the fork."""
+
+    fork: ForkMade
+
+
 class ArtifactAnswer(Answer):
     sha256: str
     size: int
@@ -124,6 +140,8 @@ class ContextItem(Answer):
     digest: str
     input: str | None
     call: str | None
+    thread: str | None
+    """Of an inherited item: whose it is, and whose seq, turn and place."""
 
 
 class Context(Answer):

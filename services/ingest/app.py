@@ -33,6 +33,7 @@ from services.ingest.routes import (
     artifacts,
     events,
     inputs,
+    lineage,
     ops,
     ops_windows,
     plans,
@@ -70,7 +71,20 @@ def create_app(dependencies: Dependencies) -> FastAPI:
 def api_routes() -> list[APIRoute]:
     """In the order in which requests are matched: the most frequent first."""
     routes = []
-    for routed in (inputs, threads, events, reads, state, tool_calls, plans, usage, artifacts, ops, ops_windows):
+    for routed in (
+        inputs,
+        threads,
+        events,
+        reads,
+        state,
+        tool_calls,
+        lineage,
+        plans,
+        usage,
+        artifacts,
+        ops,
+        ops_windows,
+    ):
         for route in routed.router.routes:
             assert isinstance(route, APIRoute)
             route.operation_id = route.name

@@ -13,6 +13,7 @@ from services.ingest.commands import Commands
 from services.ingest.dead_letters import DeadLetters
 from services.ingest.ephemeral import ViewsAndFold
 from services.ingest.existence import KnownThreads
+from services.ingest.forks import Forks
 from services.ingest.live import Watches
 from services.ingest.metrics import IngestMetrics
 from services.ingest.ops import Ops
@@ -35,6 +36,7 @@ class Dependencies:
     views: ViewsAndFold
     commands: Commands
     reads: Reads
+    forks: Forks
     states: StatesAt
     watches: Watches
     ops: Ops

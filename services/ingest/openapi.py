@@ -51,6 +51,9 @@ BODIES: tuple[type[BaseModel], ...] = (
     requests.DecideCall,
     requests.PostResult,
     requests.ResolveCall,
+    requests.ForkThread,
+    requests.RewindThread,
+    requests.CompactThread,
     requests.ProposePlan,
     requests.DecidePlan,
 )

@@ -145,6 +145,41 @@ class CloseThread(Body):
     reason: Note | None = None
 
 
+class ForkPlace(Body):
+    """Either of both."""
+
+    seq: Positive | None = None
+    """A record of the thread. Where a step was under way, or its calls were not settled, the newest seq before that."""
+    turn: Positive | None = None
+    """The end of this turn; of a turn that is open, what is settled of it."""
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> Self:
+        if (self.seq is None) == (self.turn is None):
+            raise ValueError("give either seq or turn")
+        return self
+
+
+class ForkThread(Body):
+    at: ForkPlace | None = None
+    """Left out: at the newest settled record."""
+    title: Title | None = None
+    labels: Labels = Field(default_factory=dict)
+    config: dict[str, JsonValue] | None = None
+    """A merge patch (RFC 7396) of the configuration that the thread had there."""
+    input: FirstInput | None = None
+    """The first input of the fork: it starts its first turn."""
+
+
+class RewindThread(Body):
+    to_turn: Count
+    """The last turn that stays in the context; 0 for none."""
+
+
+class CompactThread(Body):
+    pass
+
+
 class DecideCall(Body):
     decision: Literal["approve", "deny"]
     call_hash: Hash

@@ -127,6 +127,8 @@ class IngestSettings(Settings):
     """How long it may take, waiting for others among it."""
     ingest_state_at_once_max: int = Field(default=2, ge=1)
     """States at a seq that are folded at once."""
+    ingest_fork_configurations_max: int = Field(default=1_000, ge=1)
+    """Records of configurations that are read for a fork at an earlier seq."""
 
     ops_stuck_seconds: int = Field(default=300, ge=1)
     """A thread for which a service should act and that has shown nothing for so long is listed as stuck."""

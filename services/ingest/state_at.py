@@ -6,6 +6,8 @@ bytes are written anew, canonically, as producers write them, and count where th
 which that is not true, or whose data the view does not hold, is read from the log by its position. At the end the
 folded hash chain has to be the one that the view shows, or nothing is answered.
 
+Before a fork's own items stands what its parents showed when they were forked, read from their rows.
+
 What it takes is bounded: records, bytes, reads of the log, seconds, and how many are folded at once.
 """
 
@@ -23,12 +25,13 @@ from schemas.codec import Problem as DataProblem
 from schemas.codec import Record, decode
 from schemas.envelope import Envelope, to_headers
 from schemas.errors import ThreadlogError, UnstorableTextError
-from schemas.events import BY_KIND, cloudevents_type
+from schemas.events import BY_KIND, Lineage, cloudevents_type
 from schemas.ids import DataHash, EventId, ThreadKey
 from schemas.state import FOLD_VERSION, NOTHING, ThreadState, dump_state
 from schemas.thread import fold
 from schemas.transcript import Item, Transcript, context_hash, transcript_changes
 from schemas.upcasters import UPCASTERS
+from services.chassis.contexts import BrokenLineageError, ContextRows, PostgresContexts, ShownAt, read_inherited
 from services.chassis.log import Incoming, Log, LogError, TopicPartition
 from services.ingest.database import Database
 from services.ingest.log_records import read_records
@@ -104,6 +107,7 @@ class StatesAt:
         self._database = database
         self._sql = sql
         self._log = log
+        self._contexts: ContextRows = PostgresContexts(database.fetch)
         self._limits = limits
         self._turns = asyncio.Semaphore(limits.at_once_max)
 
@@ -135,7 +139,7 @@ class StatesAt:
         if stored is None or (at is not None and at > stored.seq):
             return None
         if stored.newest is not None:
-            return stored.newest
+            return await self._with_inherited(key, stored.newest)
         return await self._fold(key, stored, stored.seq if at is None else at)
 
     async def _newest(self, key: ThreadKey, at: int | None) -> _Stored | None:
@@ -172,8 +176,38 @@ class StatesAt:
         state = folding.state
         if state.chain != folding.chain_shown:
             raise NotAsLoggedError(f"The hash chain at seq {at} is {state.chain}, not {folding.chain_shown}")
-        context = folding.transcript.context()
+        transcript = folding.transcript
+        if transcript.lacks_inherited and transcript.forked is not None:
+            transcript.inherited = await self._inherited(key, transcript.forked)
+        context = transcript.context()
         return StateAt(at, state.chain, stored.partition, state.offset, dump_state(state), context)
+
+    async def _with_inherited(self, key: ThreadKey, found: StateAt) -> StateAt:
+        lineage = orjson.loads(found.state)["lineage"]
+        has_summary = bool(found.context) and found.context[0].kind == "summary"
+        if lineage is None or lineage["kind"] != "fork" or has_summary:
+            return found
+        inherited = await self._inherited(key, Lineage.model_validate(lineage))
+        return found._replace(context=[*inherited, *found.context])
+
+    async def _inherited(self, key: ThreadKey, lineage: Lineage) -> Sequence[Item]:
+        most, shown = self._limits.items_max, 0
+
+        async def read(parent: ThreadKey, seq: int) -> ShownAt:
+            nonlocal shown
+            found = await self._contexts.shown_at(parent, seq, most + 1)
+            if found is None:
+                detail = f"The views do not hold its parent {parent.thread} at seq {seq}."
+                raise ProblemError(Problem(STATE_OUT_OF_REACH, detail))
+            shown += len(found.items)
+            if shown > most:
+                raise ProblemError(_out_of_reach(f"The model is shown more than {most} items"))
+            return found
+
+        try:
+            return await read_inherited(key.tenant, lineage, read)
+        except BrokenLineageError as error:
+            raise NotAsLoggedError(str(error)) from error
 
     async def _page(
         self, key: ThreadKey, stored: _Stored, folding: "_Folding", at: int

@@ -1,0 +1,7 @@
+-- The configurations of a thread up to a seq ($3), the first of them whole and the others patches, in order: $4 at most.
+select seq, data::text as data
+from views.events
+where tenant = $1 and thread = $2 and seq <= $3
+    and type in ('thread.created', 'thread.configured') and effect = 'applied'
+order by seq
+limit $4
