@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from schemas.events import Lineage
 from schemas.ids import ThreadKey, derive
 from schemas.state import CHAIN_START, ThreadState
 from services.importer.model import Input, Tool, Turn
@@ -97,11 +98,20 @@ class Known:
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """The thread whose turns another one shares by reference."""
+    """A thread whose turns another one may share by reference."""
 
     key: ThreadKey
-    turns: tuple[KnownTurn, ...]
+    turns: tuple[tuple[ThreadKey, KnownTurn], ...]
+    """Each with the thread that it is a turn of: those that the thread shares itself come first."""
     depth: int = 0
+    is_live: bool = False
+
+    def through(self, lineage: Lineage) -> tuple[tuple[ThreadKey, KnownTurn], ...]:
+        """The turns that a fork with this lineage shares."""
+        for place, (key, turn) in enumerate(self.turns):
+            if key.thread == lineage.parent and turn.end.seq == lineage.seq:
+                return self.turns[: place + 1]
+        return tuple([(key, turn) for key, turn in self.turns if key != self.key or turn.end.seq <= lineage.seq])
 
 
 def known_turns(turns: Iterable[TurnRow], rewinds: Iterable[RewindRow]) -> tuple[KnownTurn, ...]:

@@ -115,10 +115,10 @@ class ThreadImport:
         base, own = self.target.base, self.target.own
         if base is None or self.target.shared is not None:
             return ()
-        if not own.state.exists:
-            return base.turns
         lineage = own.state.lineage
-        return tuple([turn for turn in base.turns if lineage is not None and turn.end.seq <= lineage.seq])
+        if not own.state.exists:
+            return tuple([turn for _, turn in base.turns])
+        return tuple([turn for _, turn in base.through(lineage)]) if lineage is not None else ()
 
     def take(self, piece: Piece) -> Iterator[Output]:
         if not self._is_older:
@@ -253,8 +253,9 @@ class ThreadImport:
         shared = self.target.shared if self.target.shared is not None else self._place
         if self.target.lineage is not None or base is None or shared == 0:
             return self.target.lineage
-        end = base.turns[shared - 1].end
-        return Lineage(kind="fork", parent=base.key.thread, seq=end.seq, chain=end.chain, depth=base.depth)
+        parent, turn = base.turns[shared - 1]
+        end = turn.end
+        return Lineage(kind="fork", parent=parent.thread, seq=end.seq, chain=end.chain, depth=base.depth)
 
     def _begin(self) -> None:
         ahead, origin = self.ahead, self.header.origin

@@ -14,7 +14,6 @@ from services.importer.events import EventLimits, Output
 from services.importer.known import (
     Base,
     Known,
-    KnownTurn,
     Place,
     RecentRow,
     RewindRow,
@@ -88,20 +87,21 @@ class ImportWorld:
     def key_of(self, header: Header, copy: int = 0) -> ThreadKey:
         return ThreadKey(TENANT, ThreadId(thread_id(TENANT, header.tool, header.source_id, copy)))
 
+    def base(self, key: ThreadKey) -> Base:
+        known = self.log(key).known()
+        lineage, own = known.state.lineage, tuple([(key, turn) for turn in known.turns])
+        if lineage is not None:
+            own = self.base(ThreadKey(TENANT, ThreadId(lineage.parent))).through(lineage) + own
+        return Base(key, own, is_live=known.state.live)
+
     def target(self, header: Header) -> Target:
         base: Base | None = None
         if header.parent is not None and header.parent.kind == "fork":
-            parent = self.log(ThreadKey(TENANT, ThreadId(thread_id(TENANT, header.tool, header.parent.source_id))))
-            if parent.state.exists:
-                base = Base(parent.key, parent.known().turns)
+            parent = ThreadKey(TENANT, ThreadId(thread_id(TENANT, header.tool, header.parent.source_id)))
+            base = self.base(parent) if self.log(parent).state.exists else None
         copy = 0
         while not can_take(self.log(self.key_of(header, copy)).state):
-            log = self.log(self.key_of(header, copy))
-            turns: tuple[KnownTurn, ...] = log.known().turns
-            lineage = log.state.lineage
-            if base is not None and lineage is not None:
-                turns = tuple([turn for turn in base.turns if turn.end.seq <= lineage.seq]) + turns
-            base = Base(log.key, log.known().turns)
+            base = self.base(self.key_of(header, copy))
             copy += 1
         key = self.key_of(header, copy)
         return Target(key, self.log(key).known(), CONFIG, base)

@@ -1,0 +1,290 @@
+"""One file into the log: its threads in turn, each with what it shares found first, and looked at before it ends.
+
+A file can be imported again at any time and adds what is missing: that is also how it goes on after a crash.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
+
+from pydantic import JsonValue
+
+from schemas.codec import Encoded
+from schemas.config import Config
+from schemas.errors import ThreadlogError
+from schemas.events import Artifact, Lineage
+from schemas.ids import TenantId, ThreadId, ThreadKey
+from services.chassis.artifacts import ArtifactStore
+from services.importer.events import EventLimits, Output
+from services.importer.known import Base, Links, thread_id
+from services.importer.model import Header, Piece, Step, Turn
+from services.importer.sessions import Reading
+from services.importer.store import ImportStore
+from services.importer.thread_import import File, Target, ThreadImport, can_take
+
+TRIES_MAX = 3
+"""Of a file whose thread somebody else changed meanwhile."""
+COPIES_MAX = 64
+"""Forks beside threads that went on live, of one session."""
+DEPTH_MAX = 64
+"""Forks of forks that are looked through."""
+RECORDS_AT_ONCE = 256
+BYTES_AT_ONCE = 512 * 1024
+PIECES_PER_TURN_OF_THE_LOOP = 32
+
+
+class ChangedMeanwhileError(ThreadlogError):
+    """The thread is not what the import has made of it; it is to be looked at again."""
+
+    retriable: ClassVar[bool] = True
+
+
+class ParentMissingError(ThreadlogError):
+    """The thread cannot be imported without its parent's turns, which its file does not hold."""
+
+    def __init__(self, parent: str) -> None:
+        super().__init__(
+            f"its first turns are in the session {parent}, which was not imported yet: "
+            "import that one, and it is taken up from there"
+        )
+        self.parent = parent
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """What became of one thread of a file."""
+
+    source_id: str
+    thread: str
+    created: bool
+    appended: int
+    """Events."""
+    parent: str | None = None
+    """The thread that it shares its first turns with, or works for."""
+    not_fitting: dict[str, int] = field(default_factory=dict)
+    """Events that could not be made, by kind."""
+
+    def to_json(self) -> dict[str, JsonValue]:
+        fitting: dict[str, JsonValue] = dict(self.not_fitting)
+        shown: dict[str, JsonValue] = {
+            "source_id": self.source_id,
+            "thread": self.thread,
+            "created": self.created,
+            "appended": self.appended,
+            "parent": self.parent,
+        }
+        return shown | ({"not_fitting": fitting} if fitting else {})
+
+
+@dataclass(slots=True)
+class Outcome:
+    threads: list[Imported] = field(default_factory=list)
+    waits_for: str | None = None
+    """The session without which this one cannot be imported."""
+
+
+@dataclass(slots=True)
+class Importer:
+    tenant: TenantId
+    store: ImportStore
+    artifacts: ArtifactStore
+    config: Config
+    limits: EventLimits = field(default_factory=EventLimits)
+    links: Links = field(default_factory=Links)
+
+    async def run(self, read: Callable[[], Reading], raw: Artifact, *, last_try: bool) -> tuple[Reading, Outcome]:
+        """`last_try`: whether a thread whose parent is not there is imported without it, where it can be. Raises what
+        the store and the artifact store do, and ChangedMeanwhileError.
+        """
+        for number in range(TRIES_MAX):
+            reading = read()
+            try:
+                return reading, await self._run(reading, raw, last_try=last_try)
+            except ChangedMeanwhileError:
+                if number + 1 == TRIES_MAX:
+                    raise
+        raise AssertionError("the last try ends it")
+
+    async def _run(self, reading: Reading, raw: Artifact, *, last_try: bool) -> Outcome:
+        outcome = Outcome()
+        work: _Work | None = None
+        skips = False
+        for number, piece in enumerate(reading.pieces(), start=1):
+            if number % PIECES_PER_TURN_OF_THE_LOOP == 0:
+                await asyncio.sleep(0)
+            if isinstance(piece, Header):
+                if work is not None:
+                    outcome.threads.append(await work.end())
+                work = None
+                try:
+                    work = await self._begin(piece, reading, raw, last_try=last_try)
+                except ParentMissingError as missing:
+                    outcome.waits_for = missing.parent
+                    reading.report.notes.append(f"{piece.source_id}: {missing}")
+                skips = work is None
+                if skips and not last_try:
+                    return outcome
+            elif work is not None:
+                self._link(work.thread.target.key, piece)
+                await work.take(work.thread.take(piece))
+        if work is not None:
+            outcome.threads.append(await work.end())
+        return outcome
+
+    def _link(self, key: ThreadKey, piece: Piece) -> None:
+        if isinstance(piece, Turn):
+            for step in piece.pieces:
+                for call in step.calls if isinstance(step, Step) else ():
+                    if call.child is not None:
+                        self.links.children[call.child] = (key, call.source_id)
+
+    async def _begin(self, header: Header, reading: Reading, raw: Artifact, *, last_try: bool) -> "_Work":
+        target = await self._target(header, reading, last_try=last_try)
+        file = File(
+            source=f"{header.tool}/{header.source_id}@{raw.sha256[:16]}",
+            normaliser=reading.normaliser,
+            raw=raw,
+            report={
+                "file": reading.report.file.rpartition("/")[2],
+                "tool": header.tool,
+                "tool_version": header.tool_version,
+                "normaliser": reading.normaliser,
+                "sha256": raw.sha256,
+            },
+        )
+        return _Work(ThreadImport(header, target, file, self.limits), self.store, self.artifacts, reading)
+
+    # Where a thread goes
+
+    async def _target(self, header: Header, reading: Reading, *, last_try: bool) -> Target:
+        base, lineage, shared = None, None, None
+        if header.parent is not None:
+            parent = self._key(header, header.parent.source_id)
+            state = await self.store.state(parent)
+            if not state.exists:
+                if not last_try or (header.parent.kind == "fork" and not header.parent.is_copied):
+                    raise ParentMissingError(header.parent.source_id)
+                what = "imported whole" if header.parent.kind == "fork" else "imported by itself"
+                note = f"{header.source_id}: its parent {header.parent.source_id} is not here, so it is {what}"
+                reading.report.notes.append(note)
+            elif header.parent.kind == "child":
+                lineage = await self._child(header, parent)
+            else:
+                base = await self._base(parent)
+                shared = None if header.parent.is_copied else _shared(base, header)
+        key = self._key(header, header.source_id)
+        own = await self.store.known(key)
+        for copy in range(1, COPIES_MAX):
+            if can_take(own.state):
+                break
+            base, shared = await self._base(key), None
+            key = self._key(header, header.source_id, copy)
+            own = await self.store.known(key)
+        if base is not None and base.key != key and base.is_live:
+            note = f"{header.source_id}: it has gone on live since it was imported; what is new becomes a fork of it"
+            reading.report.notes.append(note)
+        return Target(key, own, self.config, base, shared, lineage)
+
+    def _key(self, header: Header, source_id: str, copy: int = 0) -> ThreadKey:
+        return ThreadKey(self.tenant, ThreadId(thread_id(self.tenant, header.tool, source_id, copy)))
+
+    async def _base(self, key: ThreadKey, depth: int = DEPTH_MAX) -> Base:
+        """A thread's turns with those that it shares, for whoever shares them."""
+        known = await self.store.known(key)
+        lineage = known.state.lineage
+        own = tuple([(key, turn) for turn in known.turns])
+        if lineage is not None and lineage.kind == "fork" and depth > 0:
+            above = await self._base(ThreadKey(self.tenant, ThreadId(lineage.parent)), depth - 1)
+            own = above.through(lineage) + own
+        return Base(key, own, lineage.depth if lineage is not None else 0, is_live=known.state.live)
+
+    async def _child(self, header: Header, parent: ThreadKey) -> Lineage:
+        assert header.parent is not None
+        linked = self.links.children.get(header.source_id)
+        call = header.parent.call or (linked[1] if linked is not None and linked[0] == parent else None)
+        state = await self.store.state(parent)
+        found = await self.store.call(parent, call) if call is not None else None
+        depth = (state.lineage.depth if state.lineage is not None else 0) + 1
+        seq, chain = found.place if found is not None else (state.seq, state.chain)
+        return Lineage(
+            kind="child",
+            parent=parent.thread,
+            seq=seq,
+            chain=chain,
+            call=found.call if found is not None else None,
+            depth=depth,
+        )
+
+
+def _shared(base: Base, header: Header) -> int:
+    """How many of the parent's turns a fork shares that names their end by an ordinal, or by their number."""
+    parent = header.parent
+    assert parent is not None
+    if parent.turns is not None:
+        return min(parent.turns, len(base.turns))
+    if parent.through is None or not parent.through.isdecimal():
+        return len(base.turns)
+    end = int(parent.through)
+    return sum(turn.first_ordinal is not None and turn.first_ordinal < end for _, turn in base.turns)
+
+
+@dataclass(slots=True)
+class _Work:
+    """One thread under way: what it comes to, stored and appended in batches."""
+
+    thread: ThreadImport
+    store: ImportStore
+    artifacts: ArtifactStore
+    reading: Reading
+    batch: list[Encoded] = field(default_factory=list)
+    bytes: int = 0
+    appended: int = 0
+
+    async def take(self, outputs: Iterator[Output]) -> None:
+        for output in outputs:
+            if isinstance(output, Encoded):
+                self.batch.append(output)
+                self.bytes += len(output.value)
+                if len(self.batch) >= RECORDS_AT_ONCE or self.bytes >= BYTES_AT_ONCE:
+                    await self._flush()
+            else:
+                kept = output.artifact
+                tenant = self.thread.target.key.tenant
+                await self.artifacts.put(tenant, kept.sha256, output.blob.content, kept.media_type)
+
+    async def end(self) -> Imported:
+        work = self.thread
+        await self.take(work.end())
+        await self._flush()
+        if self.appended:
+            # While it is being imported nothing is decided; what did not come out as expected can still be mended.
+            state = await self.store.state(work.target.key)
+            if state.seq != work.ahead.state.seq or state.chain != work.ahead.state.chain:
+                raise ChangedMeanwhileError(f"somebody else appended to {work.target.key}")
+        work.file = replace(work.file, report={**work.file.report, **self._counts()})
+        await self.take(work.ended())
+        await self._flush()
+        target, state = work.target, work.ahead.state
+        lineage = state.lineage if self.appended else target.own.state.lineage
+        exists = bool(self.appended) or target.own.state.exists
+        shown = target.key if exists or target.base is None else target.base.key
+        return Imported(
+            work.header.source_id,
+            shown.thread,
+            bool(self.appended) and not target.own.state.exists,
+            self.appended,
+            lineage.parent if lineage is not None else None,
+            dict(work.ahead.unfit.kinds),
+        )
+
+    def _counts(self) -> dict[str, JsonValue]:
+        counts = self.reading.report.counts
+        not_understood: dict[str, JsonValue] = dict(counts.not_understood)
+        return {"records": counts.records, "bad_lines": counts.bad_lines, "not_understood": not_understood}
+
+    async def _flush(self) -> None:
+        if self.batch:
+            batch, self.batch, self.bytes = self.batch, [], 0
+            await self.store.append(self.thread.target.key, batch)
+            self.appended += len(batch)

@@ -1,0 +1,113 @@
+"""What an import found in each file: the report, the same with and without `--dry-run`."""
+
+from dataclasses import dataclass, field
+
+from pydantic import JsonValue
+
+from schemas.events import Usage
+from services.importer.model import Call, Counts, Discarded, Header, Input, Piece, Step, Title, Turn
+
+
+@dataclass(slots=True)
+class ThreadReport:
+    source_id: str
+    parent: str | None = None
+    title: str | None = None
+    turns: list[JsonValue] = field(default_factory=list)
+    calls: list[JsonValue] = field(default_factory=list)
+    unfinished: int = 0
+    """Calls of which the file cannot tell whether they ran."""
+    inputs: int = 0
+    artifacts: int = 0
+    """Images, whole outputs and versions of files that it holds."""
+    tokens: dict[str, int] = field(default_factory=dict)
+
+    def take(self, piece: Piece) -> None:
+        match piece:
+            case Title():
+                self.title = piece.title
+            case Discarded():
+                self._input(piece.input)
+            case Turn():
+                self._turn(piece)
+            case _:
+                pass
+
+    def _turn(self, turn: Turn) -> None:
+        steps = [piece for piece in turn.pieces if isinstance(piece, Step)]
+        self.turns.append({"outcome": turn.outcome, "end_evidence": turn.end_evidence, "steps": len(steps)})
+        for sent in turn.inputs:
+            self._input(sent)
+        for piece in turn.pieces:
+            if isinstance(piece, Input):
+                self._input(piece)
+        for step in steps:
+            if step.usage is not None:
+                self._count(step.usage)
+            for call in step.calls:
+                self._call(call)
+
+    def _input(self, sent: Input) -> None:
+        self.inputs += 1
+        self.artifacts += len(sent.blobs)
+
+    def _call(self, call: Call) -> None:
+        self.calls.append({"tool": call.tool, "outcome": call.end})
+        self.unfinished += call.end == "unknown"
+        self.artifacts += len(call.blobs) + (call.whole is not None)
+        self.artifacts += sum((change.before is not None) + (change.after is not None) for change in call.changes)
+
+    def _count(self, usage: Usage) -> None:
+        counted: dict[str, int] = usage.model_dump()
+        for name, tokens in counted.items():
+            self.tokens[name] = self.tokens.get(name, 0) + tokens
+
+    def to_json(self) -> dict[str, JsonValue]:
+        return {
+            "source_id": self.source_id,
+            "parent": self.parent,
+            "title": self.title,
+            "turns": self.turns,
+            "calls": self.calls,
+            "unfinished": self.unfinished,
+            "inputs": self.inputs,
+            "artifacts": self.artifacts,
+            "tokens": dict(self.tokens),
+        }
+
+
+@dataclass(slots=True)
+class FileReport:
+    """`problem` and `notes` are there only where there is something to say."""
+
+    file: str
+    counts: Counts = field(default_factory=Counts)
+    tool_version: str | None = None
+    threads: list[ThreadReport] = field(default_factory=list)
+    problem: str | None = None
+    """Why the file, or what is left of it, was not imported."""
+    notes: list[str] = field(default_factory=list)
+
+    def take(self, piece: Piece) -> None:
+        if isinstance(piece, Header):
+            self.tool_version = self.tool_version or piece.tool_version
+            parent = piece.parent.source_id if piece.parent is not None else None
+            self.threads.append(ThreadReport(piece.source_id, parent, piece.title))
+        else:
+            self.threads[-1].take(piece)
+
+    def to_json(self) -> dict[str, JsonValue]:
+        not_understood: dict[str, JsonValue] = dict(sorted(self.counts.not_understood.items()))
+        report: dict[str, JsonValue] = {
+            "file": self.file,
+            "tool_version": self.tool_version,
+            "threads": [thread.to_json() for thread in self.threads],
+            "records": self.counts.records,
+            "not_understood": not_understood,
+            "bad_lines": self.counts.bad_lines,
+        }
+        if self.problem is not None:
+            report["problem"] = self.problem
+        if self.notes:
+            report["notes"] = list(self.notes)
+        return report
