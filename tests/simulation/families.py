@@ -13,6 +13,7 @@ from schemas.events import (
     AnswerText,
     CallOutcome,
     InputSubmitted,
+    InputWithdrawn,
     Lineage,
     PlanApproved,
     StepFinished,
@@ -21,12 +22,14 @@ from schemas.events import (
     ThreadCreated,
     ToolCallDispatched,
     ToolCallFinished,
+    TurnCancelRequested,
     TurnEnded,
     TurnStarted,
 )
 from schemas.ids import ThreadId, ThreadKey, derive_child, derive_child_input
 from schemas.plan import is_busy
 from schemas.state import NOTHING, ThreadState
+from services.runtime.model import text_of_content
 from tests.simulation.invariants import Broken, Run, invariant
 from tests.simulation.world import LIMITS
 from tests.support.service_world import Judged
@@ -34,6 +37,8 @@ from tests.support.service_world import Judged
 SPAWN = "spawn_thread"
 GIVEN_UP = "it may still be ending"
 """What is said of a child that its parent does not wait for any longer."""
+NOTICED_SECONDS = 20
+"""However late, its end is looked up by then."""
 USER = "user:"
 OUTCOMES: dict[str | None, CallOutcome] = {"completed": "succeeded", "failed": "failed", "interrupted": "failed"}
 """By the outcome of the turn that did the task; any other, and none, is a cancel."""
@@ -46,6 +51,7 @@ class Deed(NamedTuple):
     """When a turn took it; None where none did."""
     over: int | None
     """When that turn ended, or the task left the queue otherwise."""
+    over_ms: int
     outcome: CallOutcome
     answer: str
 
@@ -54,6 +60,7 @@ class Told(NamedTuple):
     """What the parent's thread says of it."""
 
     at: int
+    at_ms: int
     outcome: str
     text: str
 
@@ -89,10 +96,10 @@ def _deed(key: ThreadKey, thread: Judged, run: Run) -> Deed:
         elif isinstance(data, StepFinished) and data.turn == turn:
             answer = "\n".join([item.text for item in data.items if isinstance(item, AnswerText)])
         elif isinstance(data, TurnEnded) and data.turn == turn:
-            return Deed(began, at, OUTCOMES.get(data.outcome, "cancelled"), answer)
+            return Deed(began, at, record.time_ms, OUTCOMES.get(data.outcome, "cancelled"), answer)
         if began is None and _queues(before, task) and not _queues(after, task):
-            return Deed(None, at, "cancelled", "")
-    return Deed(began, None, "cancelled", answer)
+            return Deed(None, at, record.time_ms, "cancelled", "")
+    return Deed(began, None, 0, "cancelled", answer)
 
 
 def _queues(state: ThreadState, task: str) -> bool:
@@ -136,8 +143,8 @@ def the_end_of_a_child_is_told_once(run: Run) -> Iterator[Broken]:
             continue
         [end] = told
         if end.text.endswith(GIVEN_UP):
-            continue
-        if deed.over is None or deed.over > end.at:
+            yield from _given_up_in_vain(key, thread, parent, deed, end, run)
+        elif deed.over is None or deed.over > end.at:
             yield Broken(f"{parent} was told that it {end.outcome} before it was over", key)
         elif end.outcome != deed.outcome:
             yield Broken(f"it {deed.outcome}, and {parent} was told that it {end.outcome}: {end.text}", key)
@@ -145,17 +152,32 @@ def the_end_of_a_child_is_told_once(run: Run) -> Iterator[Broken]:
             yield Broken(f"it answered {deed.answer}, and {parent} was told {end.text}", key)
 
 
+def _given_up_in_vain(
+    key: ThreadKey, thread: Judged, parent: ThreadKey, deed: Deed, end: Told, run: Run
+) -> Iterator[Broken]:
+    if deed.began is not None and deed.began > end.at:
+        yield Broken(f"it began after {parent} had given it up", key)
+    was_over = deed.over is not None and end.at_ms - deed.over_ms > 1000 * NOTICED_SECONDS
+    if was_over and not run.is_set_aside(key):
+        yield Broken(f"{parent} gave it up long after it was over", key)
+    stops = [
+        run.world.stored[key, after.seq]
+        for record, _, after in thread.records
+        if isinstance(record.data, InputWithdrawn | TurnCancelRequested) and not record.actor.startswith(USER)
+    ]
+    if not stops or stops[0] > end.at:
+        yield Broken(f"{parent} gave it up, and had never told it to stop", key)
+
+
 def _told(key: ThreadKey, parent: ThreadKey, lineage: Lineage, run: Run) -> Iterator[Told]:
     for before, record, _, at in _applied(parent, run.threads[parent], run):
         data = record.data
         if isinstance(data, ToolCallFinished) and data.call == lineage.call:
-            assert isinstance(data.result, dict)
-            text = str(data.result["content"][0]["text"])  # type: ignore[index,call-overload]  # as all results of it
-            yield Told(at, data.outcome, text)
+            yield Told(at, record.time_ms, data.outcome, text_of_content(data.result))
         elif isinstance(data, TaskUpdated) and lineage.task == data.task and data.status != "running":
             standing = before.plan.tasks.get(data.task)
             if standing is not None and standing.child == key.thread:
-                yield Told(at, data.status, str(data.result))
+                yield Told(at, record.time_ms, data.status, str(data.result))
 
 
 @invariant

@@ -50,6 +50,9 @@ LOOP = "services.projector.loop"
 EFFECTS = "services.projector.effects"
 SWAP = "services.projector.swap"
 WINDOWS = "services.projector.windows"
+PLANS_FOLD = "schemas.plan"
+PLANS = "services.runtime.plans"
+CHILDREN = "services.runtime.children"
 
 SLOW_LOG = {"fetch_seconds_max": 1, "append_seconds_max": 0.2}
 TWO_RUNTIMES = SLOW_LOG | {"zombie_runtime": True, "acts": 5, "approval": "never", "threads": 3}
@@ -73,6 +76,22 @@ RACING = TWO_RUNTIMES | {
 REFUSING = {"refused": 0.05, "moves_every": 0.3, "database_seconds_max": 0.1}
 RELAYING = {"moves_every": 0.3, "append_seconds_max": 0.2, "projectors": 2, "append_trouble": 0.04, "view_commands": 2}
 REBUILDING = {"view_commands": 5, "moves_every": 0.3, "database_seconds_max": 0.1, "append_seconds_max": 0.2}
+FAMILIES = {
+    "plan_approval": "never",
+    "spawns": 0.3,
+    "plans": 0.2,
+    "moves_every": 0.3,
+    "append_trouble": 0.04,
+    "model_trouble": 0.2,
+    "approval": "never",
+    "hasty": True,
+    "zombie_runtime": True,
+    "runtimes": 2,
+    "partitions": 2,
+    "seconds": 12,
+    "acts": 5,
+    "tool_seconds": (1, 5, 5),
+}
 COUNTING = {"rollups": 2, "partitions": 2, "moves_every": 0.3, "view_commands": 2, "append_seconds_max": 0.2}
 
 RULES = (
@@ -392,7 +411,74 @@ VIEWS = (
     ),
 )
 
-PLANTED = (*RULES, *SERVICES, *VIEWS)
+BETWEEN_THREADS = (
+    Planted(
+        "task-cancelled-that-runs-by-now",
+        PLANS_FOLD,
+        """    if state.child is not None and child != state.child and (child is not None or status == "cancelled"):
+""",
+        """    if state.child is not None and child not in {None, state.child}:
+""",
+        choices=FAMILIES,
+    ),
+    Planted(
+        "child-begun-before-its-call-is-read-back",
+        CHILDREN,
+        """    if not world.is_ahead:
+        waiting.extend(begin(""",
+        """    if call.claimed_ms:
+        waiting.extend(begin(""",
+        choices=FAMILIES,
+    ),
+    Planted(
+        "ends-not-looked-up",
+        CHILDREN,
+        """    if now_ms >= look_ms:
+        waiting.append(read(child))
+""",
+        """    if now_ms >= look_ms:
+""",
+        choices=FAMILIES,
+    ),
+    Planted(
+        "children-not-told-to-stop",
+        CHILDREN,
+        """    if not world.is_ahead:
+        waiting.extend(stop(child))
+""",
+        "",
+        choices=FAMILIES,
+    ),
+    Planted(
+        "task-begun-before-it-is-read-back",
+        PLANS,
+        """        if not world.is_ahead:
+            decisions.extend(_begin(key""",
+        """        if standing.child:
+            decisions.extend(_begin(key""",
+        choices=FAMILIES,
+    ),
+    Planted(
+        "task-begun-before-those-that-it-needs",
+        PLANS,
+        """            elif name in ready and running < limits.parallel_tasks:
+""",
+        """            elif ready and running < limits.parallel_tasks:
+""",
+        choices=FAMILIES,
+    ),
+    Planted(
+        "plan-over-before-its-tasks",
+        PLANS,
+        """(version == plan.in_force and is_busy(plan)):
+""",
+        """(version == plan.in_force and ready_tasks(plan)):
+""",
+        choices=FAMILIES,
+    ),
+)
+
+PLANTED = (*RULES, *SERVICES, *VIEWS, *BETWEEN_THREADS)
 
 
 class _Loader(SourceFileLoader):
