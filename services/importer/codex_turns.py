@@ -1,6 +1,7 @@
 """A turn of Codex while its records come: what is said twice, by an event and by an item, is held once."""
 
 from dataclasses import dataclass, field, replace
+from hashlib import sha256
 from itertools import islice
 from typing import Any, Literal
 
@@ -206,7 +207,13 @@ class OpenInput:
             self.texts, self.images = texts or self.texts, images or self.images
         self.by_item, self.by_event = self.by_item or by_item, self.by_event or not by_item
 
-    def piece(self, source_id: str) -> Input:
+    def piece(self, number: int, turn: "OpenTurn") -> Input:
+        """`number`: its place among those of its turn."""
+        source_id = f"{turn.source_id}/input/{number}"
+        if turn.id is None:
+            # Its place alone would name another prompt in a fork, whose own turns take the place of its parent's.
+            content = "\x00".join([*self.texts, *self.images]).encode(errors="replace")
+            source_id = f"{source_id}/{sha256(content).hexdigest()[:16]}"
         texts, blobs = list(self.texts), []
         for image in self.images:
             blob = image_of(image)
@@ -321,7 +328,7 @@ class OpenTurn:
                 pieces.extend(_plans(piece))
             elif isinstance(piece, OpenInput):
                 given += 1
-                pieces.append(piece.piece(f"{self.source_id}/input/{len(self.inputs) + given}"))
+                pieces.append(piece.piece(len(self.inputs) + given, self))
             else:
                 pieces.append(piece)
         if self.error is not None:
@@ -331,9 +338,7 @@ class OpenTurn:
         notes = [note for note in (self.inferred, inferred) if note is not None]
         return TurnPiece(
             source_id=self.source_id,
-            inputs=tuple(
-                [given.piece(f"{self.source_id}/input/{number}") for number, given in enumerate(self.inputs, 1)]
-            ),
+            inputs=tuple([given.piece(number, self) for number, given in enumerate(self.inputs, 1)]),
             pieces=tuple(pieces),
             outcome=outcome,
             end_evidence=evidence,

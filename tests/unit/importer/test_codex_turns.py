@@ -344,3 +344,11 @@ def test_a_turn_that_is_over_without_an_answer_failed() -> None:
     session = Session("0.118.0").context().event("task_started", turn_id="t1").prompt("Go.").call("c1")
     session.output("c1", "x").event("task_complete", turn_id="t1", last_agent_message=None)
     assert shown(session.pieces())[1:] == ["turn Go.: failed, recorded", "  step shell_command→failed"]
+
+
+def test_prompts_that_have_the_same_place_in_a_thread_and_its_fork_have_names_of_their_own() -> None:
+    first, second = [
+        turns_of(Session().prompt("One.").answer("1").prompt(text).pieces()) for text in ("Mine.", "Theirs.")
+    ]
+    assert first[0].inputs == second[0].inputs
+    assert first[1].inputs[0].source_id != second[1].inputs[0].source_id
