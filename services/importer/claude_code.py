@@ -8,6 +8,7 @@ a person went back from) take further readings, as many as there are such thread
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import PurePath
 
 import orjson
@@ -78,7 +79,7 @@ def _nodes(source: Source, index: Index) -> Iterator[tuple[int, Line]]:
 def _read_main(source: Source, scene: Scene, found: _Found) -> Iterator[Piece]:
     index = scene.index
     reader = ThreadReader(scene)
-    queue = Queue(index.session or PurePath(scene.beside.name).stem)
+    queue = Queue(index.session or PurePath(scene.beside.name).stem, scene.counts)
     titles = _Titles(index)
     attached = {plan.attach for plan in index.plans if plan.parent == MAIN}
     header: list[Piece] = [_main_header(source, scene)]
@@ -110,7 +111,7 @@ def _read_main(source: Source, scene: Scene, found: _Found) -> Iterator[Piece]:
         yield from header + early
         header, early = [], []
         yield from pieces
-    last = [*queue.finish(scene.counts), *reader.finish()]
+    last = [*queue.finish(), *reader.finish()]
     if last:
         yield from header + early + last
 
@@ -155,9 +156,7 @@ def _count_shared(source: Source, scene: Scene) -> int:
     """Turns up to the last copied record, by reading them once more."""
     index = scene.index
     reader = ThreadReader(Scene(index, Counts(), scene.beside))
-    for node, line in _nodes(source, index):
-        if node > index.copied:
-            break
+    for node, line in takewhile(lambda found: found[0] <= index.copied, _nodes(source, index)):
         if node != NOWHERE and line.record is not None and index.threads[node] == MAIN:
             reader.feed(index.kinds[node], line.number, line.record)
     return reader.turns

@@ -9,6 +9,7 @@ Of each record some 100 bytes are kept: hashes of its uuid and its parent's, its
 """
 
 from array import array
+from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import islice
@@ -38,6 +39,8 @@ NO_PARENT, UNSAID_PARENT = 0, 1
 MAIN = 0
 LATE_RESULTS_MAX = 10_000
 """Results that come after another prompt are held from the first reading on; more of them are counted and left out."""
+NO_LEAVES = frozenset({Kind.LINK, Kind.RESULT})
+"""A result may come long after its call, when the conversation has gone on elsewhere."""
 SESSIONS_MAX = 60_000
 """Different session ids that one file may name; records of more are taken for the file's own."""
 BACK_MAX = 1_000
@@ -215,6 +218,8 @@ class _Reading:
         elif kind is Kind.RESULT:
             self._vote(session, 4)
             self._note_results(number, record)
+        elif kind is Kind.EMPTY:
+            self._counts.pass_over("user without words")
         else:
             self._vote(session, 1)
         if kind in BEGINNING:
@@ -371,7 +376,7 @@ class _Reading:
     def _newest_first(self, own: int) -> Iterable[int]:
         """The newest leaf of the main line, and then every node."""
         nodes = range(len(self._sides) - 1, -1, -1)
-        speaking = (n for n in nodes if not self._sides[n] and self._index.kinds[n] != Kind.LINK)
+        speaking = (n for n in nodes if not self._sides[n] and self._index.kinds[n] not in NO_LEAVES)
         main = next((n for n in islice(speaking, LEAVES_MAX) if self._is_own(n, own)), None)
         if main is None:
             main = next((n for n in nodes if not self._sides[n]), None)
@@ -432,17 +437,19 @@ class _Reading:
 
     def _link_agents(self) -> None:
         """By the prompt: inline transcripts name no call."""
-        waiting = list(self._calls_of_agents)
+        waiting: dict[int, deque[tuple[str, int]]] = {}
+        for call, told, node in self._calls_of_agents:
+            waiting.setdefault(told, deque()).append((call, node))
         index = self._index
         for plan in sorted(index.plans, key=lambda plan: plan.first):
             told, warm_up = self._prompts_of_sides.get(plan.first, (0, True))
             if plan.kind != "child" or warm_up:
                 continue
-            call = next((call for call in waiting if call[1] == told and call[2] < plan.first), None)
-            if call is not None:
-                waiting.remove(call)
-                plan.call, plan.parent = call[0], max(index.threads[call[2]], MAIN)
-                index.children[call[0]] = plan.source_id
+            calls = waiting.get(told)
+            if calls and calls[0][1] < plan.first:
+                plan.call, node = calls.popleft()
+                plan.parent = max(index.threads[node], MAIN)
+                index.children[plan.call] = plan.source_id
 
 
 def _give(threads: "array[int]", path: list[int], thread: int) -> None:

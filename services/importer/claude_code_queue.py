@@ -13,6 +13,7 @@ from services.importer.lines import Record
 from services.importer.model import Counts, Discarded, Input, Origin, Piece
 
 QUEUE_MAX = 1_000
+"""Inputs that wait at once; more are counted and left out."""
 REMOVED = "it was taken out of the queue"
 NOT_TAKEN = "the session ended before it was taken"
 NOTICE = "<task-notification>"
@@ -31,8 +32,9 @@ class _Queued:
 
 
 class Queue:
-    def __init__(self, session: str) -> None:
+    def __init__(self, session: str, counts: Counts) -> None:
         self._session = session
+        self._counts = counts
         self._queued: list[_Queued] = []
 
     def operate(self, line: int, record: Record, session: str | None) -> None:
@@ -42,7 +44,9 @@ class Queue:
         content = first_text(record.get("content"))
         match record.get("operation"):
             case "enqueue":
-                if content and len(self._queued) < QUEUE_MAX:
+                if len(self._queued) >= QUEUE_MAX:
+                    self._counts.pass_over("queued input beyond the limit")
+                elif content:
                     item = Input(
                         f"{self._session}:{line}", (TextItem(text=content),), Origin(line), milliseconds(record)
                     )
@@ -73,11 +77,11 @@ class Queue:
         self._queued = [item for item in self._queued if item.left is None]
         return [Discarded(item.input, REMOVED) for item in lost if not item.text.startswith(NOTICE)]
 
-    def finish(self, counts: Counts) -> list[Piece]:
+    def finish(self) -> list[Piece]:
         pieces: list[Piece] = []
         for item in self._queued:
             if item.text.startswith(NOTICE):
-                counts.pass_over("notice that came too late")
+                self._counts.pass_over("notice that came too late")
             else:
                 pieces.append(Discarded(item.input, REMOVED if item.left == "remove" else NOT_TAKEN))
         return pieces

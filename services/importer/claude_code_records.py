@@ -57,6 +57,8 @@ class Kind(IntEnum):
     SILENCE = 14
     """An assistant's record that no model made and that says nothing."""
     REMINDER = 15
+    EMPTY = 16
+    """A user's record in which nobody says anything."""
 
 
 BEGINNING = frozenset({Kind.PROMPT, Kind.COMMAND})
@@ -102,9 +104,9 @@ def _kind_of_user(record: Record) -> Kind:
     if record.get("isCompactSummary") is True:
         return Kind.SUMMARY
     text = first_text(content).lstrip()
-    kind = Kind.PROMPT
-    if text and text[0] in _MARKS:
-        kind = next((kind for prefix, kind in _PREFIXES if text.startswith(prefix)), Kind.PROMPT)
+    kind = _kind_of_text(text)
+    if kind is not Kind.PROMPT and isinstance(content, list) and len(content) > 1 and _has_own_words(content):
+        kind = Kind.PROMPT
     if _is_notice(record):
         return Kind.NOTICE
     if kind is not Kind.PROMPT and kind is not Kind.COMMAND:
@@ -114,9 +116,20 @@ def _kind_of_user(record: Record) -> Kind:
         return Kind.REMINDER if reminds else Kind.META
     if record.get("isVisibleInTranscriptOnly") is True:
         return Kind.LOCAL
-    if kind is Kind.PROMPT and not text and not isinstance(content, list):
-        return Kind.LOCAL
+    if not text and not (isinstance(content, list) and any(isinstance(block, dict) for block in content)):
+        return Kind.EMPTY
     return kind
+
+
+def _kind_of_text(text: str) -> Kind:
+    if text and text[0] in _MARKS:
+        return next((kind for prefix, kind in _PREFIXES if text.startswith(prefix)), Kind.PROMPT)
+    return Kind.PROMPT
+
+
+def _has_own_words(content: list[Any]) -> bool:
+    texts = [text for block in content if (text := first_text([block]).lstrip())]
+    return any(_kind_of_text(text) is Kind.PROMPT for text in texts)
 
 
 def _is_notice(record: Record) -> bool:

@@ -9,7 +9,7 @@ from pydantic import JsonValue
 
 from schemas.events import TaskStatus
 from services.importer.beside import Beside
-from services.importer.claude_code_records import INTERRUPTED, milliseconds, result_as_shown, text_of
+from services.importer.claude_code_records import INTERRUPTED, first_text, milliseconds, result_as_shown, text_of
 from services.importer.lines import Record
 from services.importer.model import Blob, CallEnd, Change, Counts, Origin, PlanTask
 
@@ -52,7 +52,7 @@ class Result:
 def result_of(record: Record, block: Record, line: int, counts: Counts, beside: Beside) -> Result:
     """`block`: the call's own part of `record`."""
     shown, blobs = result_as_shown(block.get("content"), counts)
-    text = shown if isinstance(shown, str) else _text(shown)
+    text = first_text(shown)
     failed = block.get("is_error") is True
     result = Result("failed" if failed else "succeeded", Origin(line), shown, blobs)
     result.ended_ms = milliseconds(record)
@@ -78,15 +78,6 @@ def _is_alone(record: Record) -> bool:
     content = record["message"]["content"]
     results = (block for block in content if isinstance(block, dict) and block.get("type") == "tool_result")
     return len(content) == 1 or sum(1 for _ in results) == 1
-
-
-def _text(shown: JsonValue) -> str:
-    if isinstance(shown, str):
-        return shown
-    for block in shown if isinstance(shown, list) else ():
-        if isinstance(block, dict) and isinstance(text := block.get("text"), str):
-            return text
-    return ""
 
 
 def _exit_code(text: str) -> int | None:

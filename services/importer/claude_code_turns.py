@@ -257,27 +257,25 @@ class ThreadReader:
         step.calls.append(call)
         turn.calls[name] = call
 
-    def _results(self, line: int, record: Record, _out: list[Piece]) -> None:
+    def _results(self, line: int, record: Record, out: list[Piece]) -> None:
         turn = self._turn
-        if turn is None:
-            return
         said = False
         for block in content_of(record):
             if not isinstance(block, dict) or block.get("type") != "tool_result":
                 said = True
                 continue
             name = block.get("tool_use_id")
-            call = turn.calls.get(name) if isinstance(name, str) else None
-            if call is not None and call.result is None:
+            call = turn.calls.get(name) if turn is not None and isinstance(name, str) else None
+            if turn is not None and call is not None and call.result is None:
                 result = call.result = result_of(record, block, line, self._scene.counts, self._scene.beside)
                 if result.ended_ms is not None and result.ended_ms > (turn.last_ms or 0):
                     turn.last_ms = result.ended_ms
                 if result.task is not None:
                     turn.background.add(result.task)
         if said:
-            self._said_beside(turn, line, record)
+            self._said_beside(line, record, out)
 
-    def _said_beside(self, turn: OpenTurn, line: int, record: Record) -> None:
+    def _said_beside(self, line: int, record: Record, out: list[Piece]) -> None:
         """What stands in the same record as the results: the word of an interruption, or of a person."""
         item = self._input(Kind.STEERING, line, record)
         texts = [part for part in item.items if isinstance(part, TextItem)]
@@ -286,8 +284,7 @@ class ThreadReader:
             self._interrupt(marks[0], item.at_ms)
         item.items = tuple(part for part in texts if not part.text.startswith(INTERRUPTED))
         if item.items or item.blobs:
-            item.steers = True
-            turn.pieces.append(item)
+            self._steer(item, out)
 
     def _failed_request(self, line: int, record: Record, _out: list[Piece]) -> None:
         turn = self._turn
@@ -407,10 +404,9 @@ class ThreadReader:
     def _late_result(self, call: str) -> Result | None:
         line, record = self._scene.index.late.get(call, (0, {}))
         content = content_of(record)
-        for block in content if isinstance(content, list) else ():
-            if isinstance(block, dict) and block.get("tool_use_id") == call and block.get("type") == "tool_result":
-                return result_of(record, block, line, self._scene.counts, self._scene.beside)
-        return None
+        blocks = [block for block in content if isinstance(block, dict)] if isinstance(content, list) else []
+        block = next((block for block in blocks if block.get("tool_use_id") == call), None)
+        return result_of(record, block, line, self._scene.counts, self._scene.beside) if block is not None else None
 
 
 def _add(item: OpenInput, more: OpenInput) -> None:
