@@ -145,6 +145,8 @@ class _Verification:
         numbers = range(self._partitions) if self._only is None else sorted(self._only)
         self._begins = await log.begin_offsets([TopicPartition(TOPIC, number) for number in numbers])
         offsets = Offsets(self._begins)
+        if self._contexts is not None:
+            await self._contexts.open(log)
         store = PostgresStore(self._dsn, settings, self._scratch)
         build = Build(log, store, settings, owner="verify", partitions=self._only, only=self._seeing(offsets))
         try:

@@ -5,16 +5,19 @@ parent. So a record that was altered, removed or inserted before shows, though t
 """
 
 from collections.abc import AsyncIterator, Collection, Mapping
+from contextlib import aclosing
 
 import asyncpg
 from pydantic import JsonValue
 
 from schemas.codec import Record, Unreadable, decode
-from schemas.events import StepStarted
+from schemas.events import Lineage, StepStarted
 from schemas.ids import TenantId, ThreadId, ThreadKey
 from schemas.state import CHAIN_START, NOTHING, ThreadState
 from schemas.thread import Verdict, fold, next_chain
-from schemas.transcript import Transcript, context_hash, transcript_changes
+from schemas.topics import THREAD_EVENTS
+from schemas.transcript import Item, Transcript, context_hash, transcript_changes
+from services.chassis.contexts import BrokenLineageError, ShownAt, read_inherited, scan_shown_at
 from services.chassis.log import Incoming, Log, TopicPartition
 from services.chassis.scan import scan
 from services.projector.verify_report import Finding
@@ -133,9 +136,24 @@ class Contexts:
         self._key = key
         self._state = NOTHING
         self._transcript = Transcript()
+        self.inherited: tuple[Item, ...] | None = None
         self._sources: list[str] = []
         """By seq, from 1."""
         self.findings: list[Finding] = []
+
+    async def open(self, log: Log) -> None:
+        """Read what the thread inherits, where it is a fork: from the log, as all else here. Raises LogError."""
+        lineage = await _lineage(log, self._key)
+        if lineage is None or lineage.kind != "fork":
+            return
+
+        async def read(parent: ThreadKey, seq: int) -> ShownAt:
+            return await scan_shown_at(log, parent, seq)
+
+        try:
+            self.inherited = await read_inherited(self._key.tenant, lineage, read)
+        except BrokenLineageError as error:
+            self.findings.append(Finding("lineage", f"what the thread inherits cannot be told: {error}", *self._key))
 
     def see(self, incoming: Incoming) -> None:
         record = decode(incoming.key, incoming.headers, incoming.value, incoming.offset, incoming.timestamp_ms)
@@ -152,9 +170,13 @@ class Contexts:
         if isinstance(record.data, StepStarted) and verdict.effect == "applied":
             self._check(record, record.data, after.seq, partition)
         self._transcript.apply(transcript_changes(before, after, record, verdict))
+        if self._transcript.forked is not None:
+            self._transcript.inherited = self.inherited
 
     def _check(self, record: Record, started: StepStarted, seq: int, partition: int) -> None:
         named = started.context
+        if self._transcript.lacks_inherited:
+            return
         since = self._sources[named.confirmed_seq : seq - 1]
         if named.confirmed_seq >= seq or any(source != record.source for source in since):
             return
@@ -167,6 +189,19 @@ class Contexts:
             )
             key = {"partition": partition, "offset": record.offset}
             self.findings.append(Finding("context", what, *self._key, key=key, log_says=found, view_says=named.hash))
+
+
+async def _lineage(log: Log, key: ThreadKey) -> Lineage | None:
+    """As the thread's creation says, which is among its first records."""
+    partitions = await log.partition_count(THREAD_EVENTS.name)
+    tp = TopicPartition(THREAD_EVENTS.name, log.partition_for(key.to_bytes(), partitions))
+    state = NOTHING
+    async with aclosing(scan(log, tp, [key], (await log.end_offsets([tp]))[tp])) as records:
+        async for record in records:
+            state = fold(state, record).state
+            if state.exists:
+                return state.lineage
+    return None
 
 
 def _at(row: asyncpg.Record) -> dict[str, JsonValue]:

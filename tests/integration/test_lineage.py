@@ -184,7 +184,8 @@ async def test_another_tenants_thread_is_the_same_as_none(place: Place) -> None:
     await place.log.appender.append(
         THREAD_EVENTS.name, partition, [Outgoing(theirs.to_bytes(), made.value, made.headers)]
     )
-    for path, body in (("fork", {}), ("fork", {"at": {"seq": 1}}), ("rewind", {"to_turn": 1}), ("compact", {})):
+    bodies: list[tuple[str, Json]] = [("fork", {"at": {"seq": 1}}), ("rewind", {"to_turn": 1}), ("compact", {})]
+    for path, body in bodies:
         answers = [await client.post(f"/v1/threads/{thread}/{path}", json=body) for thread in ("t-1", "none")]
         assert [answer.status_code for answer in answers] == [404, 404]
         assert answers[0].content == answers[1].content

@@ -4,15 +4,18 @@ from typing import Any
 
 import pytest
 
+from schemas.events import Context
 from schemas.ids import TenantId, ThreadId, ThreadKey
 from schemas.state import CHAIN_START
 from schemas.topics import THREAD_EVENTS
+from schemas.transcript import context_hash, inherited
 from services.chassis.clock import SystemClock
 from services.chassis.log import Incoming, Outgoing, TopicPartition
 from services.projector.verify import VerifyError, accepted_of
 from services.projector.verify_chains import Contexts, Offsets, chain_at
 from services.projector.verify_report import Finding, Report
-from tests.support.histories import KEY, USER, History, plain_turn, step_started, submitted, turn_started
+from tests.support.contexts import context_as_of, forked_at
+from tests.support.histories import KEY, USER, History, created, plain_turn, step_started, submitted, turn_started
 from tests.support.simulated_log import SimulatedBroker
 from tests.support.verify_place import outgoing, whole_turn
 from tests.support.walks import as_read
@@ -78,6 +81,46 @@ def _with_step(history: History, confirmed_seq: int) -> History:
     context = started.context.model_copy(update={"confirmed_seq": confirmed_seq})
     history.apply(started.model_copy(update={"context": context}))
     return history
+
+
+async def contexts_of_a_fork(parent: History, fork: History) -> list[Finding]:
+    broker = SimulatedBroker({THREAD_EVENTS.name: 1}, SystemClock())
+    log = broker.connect("test")
+    await log.appender.append(TP.topic, 0, [*outgoing(parent), *outgoing(fork)])
+    contexts = Contexts(fork.key)
+    await contexts.open(log)
+    for record in as_read(fork):
+        contexts.see(record)
+    await log.close()
+    return contexts.findings
+
+
+async def test_the_steps_of_a_fork_name_what_it_inherits_too() -> None:
+    parent = plain_turn(History())
+    key = ThreadKey(KEY.tenant, ThreadId("fork"))
+    seq = parent.state.seq
+    for named, found in ((context_as_of([parent], parent, seq), False), ([], True)):
+        fork = History(key)
+        fork.apply(created(lineage=forked_at(parent, seq)), USER)
+        fork.apply(submitted("i1"), USER)
+        fork.apply(turn_started(fork.state))
+        shown = [*inherited(parent.key.thread, named), *context_as_of([parent], fork, fork.state.seq)[-1:]]
+        started = step_started(fork.state)
+        context = Context(confirmed_seq=fork.state.seq, items=len(shown), hash=context_hash(shown))
+        fork.apply(started.model_copy(update={"context": context}))
+        findings = await contexts_of_a_fork(parent, fork)
+        assert [finding.check for finding in findings] == (["context"] if found else [])
+
+
+async def test_a_fork_of_what_the_log_does_not_hold_is_found_and_its_steps_are_not_judged() -> None:
+    parent = plain_turn(History())
+    fork = History(ThreadKey(KEY.tenant, ThreadId("fork")))
+    lineage = forked_at(parent, 1).model_copy(update={"seq": parent.state.seq + 1})
+    fork.apply(created(lineage=lineage), USER)
+    plain_turn(fork)
+    [finding] = await contexts_of_a_fork(parent, fork)
+    assert finding.check == "lineage"
+    assert "cannot be told" in finding.what
 
 
 async def test_the_chain_at_a_seq_comes_from_the_log() -> None:
