@@ -265,12 +265,12 @@ class OpenTurn:
         """Those before its prompt: one for want of room, or one that a person asked for and that is all of the turn."""
         found: list[Compaction] = []
         asked = self.inputs[0].line if self.inputs else None
-        by_person = asked is None and all(isinstance(piece, Compaction) for piece in self.pieces)
+        is_all = asked is None and all(isinstance(piece, Compaction) for piece in self.pieces)
         while self.pieces:
             first = self.pieces[0]
             if not isinstance(first, Compaction) or (asked is not None and first.origin.line > asked):
                 break
-            found.append(replace(first, by_person=by_person))
+            found.append(replace(first, by_person=is_all, is_turn=is_all and not found))
             self.pieces.pop(0)
         return found
 

@@ -113,6 +113,8 @@ class Compaction:
     by_person: bool = False
     usage: Usage | None = None
     """Of the request that wrote the summary."""
+    is_turn: bool = False
+    """Where it lies between turns: the session calls it a turn of its own, one without a prompt."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pydantic import JsonValue
 
 from schemas.events import Usage
-from services.importer.model import Call, Counts, Discarded, Header, Input, Piece, Step, Title, Turn
+from services.importer.model import Call, Compaction, Counts, Discarded, Header, Input, Piece, Step, Title, Turn
 
 
 @dataclass(slots=True)
@@ -30,6 +30,8 @@ class ThreadReport:
                 self._input(piece.input)
             case Turn():
                 self._turn(piece)
+            case Compaction():
+                self._compaction(piece)
             case _:
                 pass
 
@@ -41,11 +43,20 @@ class ThreadReport:
         for piece in turn.pieces:
             if isinstance(piece, Input):
                 self._input(piece)
+            elif isinstance(piece, Compaction) and piece.usage is not None:
+                self._count(piece.usage)
         for step in steps:
             if step.usage is not None:
                 self._count(step.usage)
             for call in step.calls:
                 self._call(call)
+
+    def _compaction(self, piece: Compaction) -> None:
+        """Between turns. Where the session calls it a turn, that one is told with the others."""
+        if piece.is_turn:
+            self.turns.append({"outcome": "completed", "end_evidence": "recorded", "steps": 0})
+        if piece.usage is not None:
+            self._count(piece.usage)
 
     def _input(self, sent: Input) -> None:
         self.inputs += 1

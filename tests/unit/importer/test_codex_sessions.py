@@ -17,6 +17,7 @@ from services.importer.model import (
     Step,
     Turn,
 )
+from services.importer.report import FileReport
 from tests.support.sessions.codex_records import turns_of
 from tests.support.sessions.readme import Told, needs_sessions, told
 
@@ -103,6 +104,10 @@ def test_a_session_holds_what_the_readme_tells(file: Told) -> None:
     assert all(piece.by_person for piece in by_person)
     within = [piece for turn in turns for piece in turn.pieces if isinstance(piece, Compaction)]
     assert len(by_person) + len(within) == file.also.count("compacted")
+    report = FileReport(file.file)
+    for piece in pieces:
+        report.take(piece)
+    assert len(report.threads[0].turns) == len(file.turns)
     rollbacks = [piece.turns for piece in pieces if isinstance(piece, Rollback)]
     assert rollbacks == ([1] if "thread_rolled_back(1)" in file.also else [])
 
@@ -206,6 +211,14 @@ def tokens_of(name: str) -> tuple[int, int]:
     within = [piece for turn in turns_of(pieces) for piece in turn.pieces]
     counted = [piece.usage for piece in within if isinstance(piece, Step | Compaction) and piece.usage is not None]
     return sum(usage.input_tokens for usage in counted), sum(usage.output_tokens for usage in counted)
+
+
+def test_a_report_counts_the_tokens_of_summaries_too() -> None:
+    for version in ("0.118.0", "0.171.0"):
+        report = FileReport("file")
+        for piece in read(_named(f"{version}_10_compaction.jsonl"))[0]:
+            report.take(piece)
+        assert report.threads[0].tokens["input_tokens"] == 12300
 
 
 def test_a_plan_is_there_as_each_call_wrote_it() -> None:
