@@ -9,12 +9,13 @@ import time
 import pytest
 
 from schemas.envelope import format_time
-from schemas.events import InputWithdrawn, ThreadDescribed
+from schemas.events import InputWithdrawn, PlanProposed, ThreadDescribed
 from schemas.ids import EventId, TenantId, ThreadId, ThreadKey
 from schemas.topics import THREAD_EVENTS
 from services.chassis.log import Incoming
 from services.chassis.states import StatesUnavailableError
 from services.ingest.accept import CallFacts
+from services.ingest.accept_plans import PlanFacts
 from services.ingest.existence import ThreadRow
 from services.ingest.problems import VIEWS_UNAVAILABLE, ProblemError
 from services.ingest.refusals import Decided, InputStanding
@@ -22,6 +23,7 @@ from services.projector.projections import batch
 from services.projector.projections.changes import Applied, Change
 from tests.support import histories
 from tests.support.histories import KEY, USER, plain_turn, submitted
+from tests.support.plans import LOOK, planned
 from tests.support.projector_world import key_of, random_records
 from tests.support.view_harness import (
     HOME,
@@ -241,6 +243,33 @@ async def test_an_input_s_standing_says_what_took_it(views: Views) -> None:
     assert await views.commands.input_standing(KEY, "i9") is None
 
 
+async def test_a_plan_s_standing_says_who_answered(views: Views) -> None:
+    history = planned(histories.History())
+    await advance(views, read_of(history))
+    shown = [await views.commands.plan_standing(KEY, version) for version in range(1, 6)]
+    told = [None if each is None else (each.status, each.decided and each.decided[:2]) for each in shown]
+    assert told == [
+        ("superseded", (USER, "approved")),
+        ("rejected", (USER, "rejected")),
+        ("superseded", None),
+        ("in_force", (USER, "approved")),
+        None,
+    ]
+    rejected = shown[1]
+    assert rejected is not None and rejected.decided is not None and rejected.decided.reason == "not yet"
+    assert await views.commands.plan_facts(KEY, NO_SUCH_ID) == PlanFacts(4, None)
+
+
+async def test_a_proposal_that_came_before_is_known_by_its_command(views: Views) -> None:
+    history = histories.History().idle()
+    for version in (1, 2):
+        history.apply(PlanProposed(plan_version=version, tasks=(LOOK,)), USER)
+    ids = [record.id for record in history.records if record.kind == "plan.proposed"]
+    await advance(views, read_of(history))
+    assert [await views.commands.plan_facts(KEY, each) for each in ids] == [PlanFacts(2, 1), PlanFacts(2, 2)]
+    assert await views.commands.plan_facts(OTHER, ids[0]) == PlanFacts(0, None)
+
+
 @pytest.mark.parametrize("is_away", [False, True])
 async def test_commands_are_told_that_there_are_no_views(views: Views, is_away: bool) -> None:
     if is_away:
@@ -255,6 +284,8 @@ async def test_commands_are_told_that_there_are_no_views(views: Views, is_away: 
         commands.call_facts(KEY, "1.1.0"),
         commands.call_standing(KEY, "1.1.0"),
         commands.input_standing(KEY, "i1"),
+        commands.plan_facts(KEY, NO_SUCH_ID),
+        commands.plan_standing(KEY, 1),
     ):
         with pytest.raises(ProblemError) as raised:
             await asked
@@ -367,6 +398,10 @@ async def test_both_answer_alike(postgres: InPostgres, seed: int) -> None:
             assert await memory.commands.call_facts(key, call) == await postgres.commands.call_facts(key, call)
             standings = [await views.commands.call_standing(key, call) for views in (memory, postgres)]
             assert standings[0] == standings[1]
+        assert await memory.commands.plan_facts(key, ids[0]) == await postgres.commands.plan_facts(key, ids[0])
+        for version in range(1, 5):
+            of_plan = [await views.commands.plan_standing(key, version) for views in (memory, postgres)]
+            assert of_plan[0] == of_plan[1]
         for number in range(20):
             of_input = [await views.commands.input_standing(key, f"i{number}") for views in (memory, postgres)]
             assert of_input[0] == of_input[1]

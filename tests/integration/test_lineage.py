@@ -167,7 +167,8 @@ async def test_a_place_that_is_not_there_is_refused_and_nothing_is_made(place: P
     for at in ({"seq": state.seq + 1}, {"turn": 2}, {"seq": 2**53 - 1}):
         refused = await fork(client, thread, 422, at=at)
         assert refused["type"].endswith("/fork-point"), refused
-    for body in ({"at": {}}, {"at": {"seq": 1, "turn": 1}}, {"at": {"seq": 0}}, {"config": {"model": 3}}, {"to": 1}):
+    bodies: list[Json] = [{"at": {}}, {"at": {"seq": 1, "turn": 1}}, {"at": {"seq": 0}}, {"config": {"model": 3}}]
+    for body in (*bodies, {"to": 1}):
         refused = await fork(client, thread, 422, **body)
         assert refused["type"].endswith("/invalid-request"), refused
     await place.append("other", ThreadCreated(config=Config(model="m")), "user:ann")

@@ -22,19 +22,22 @@ from schemas.transcript import Item
 from services.chassis.contexts import ShownAt, with_calls
 from services.chassis.states import PartitionKeys, PartitionStates, StatesUnavailableError
 from services.ingest.accept import CallFacts, Stored
+from services.ingest.accept_plans import PlanFacts
 from services.ingest.commands import FoundCommands
 from services.ingest.existence import ThreadRow
+from services.ingest.forks import ForkAt, FoundPoint, MadeFork
 from services.ingest.frames import FoldedRecord
 from services.ingest.history import PAGE_BYTES_MAX, SEQ_MAX, EventPage
 from services.ingest.problems import VIEWS_UNAVAILABLE, Problem, ProblemError
-from services.ingest.refusals import CallStanding, Decided, InputStanding
+from services.ingest.refusals import CallStanding, Decided, InputStanding, PlanStanding
 from services.projector.database import TIME_MS_MAX
 from services.projector.projections import events
 from services.runtime.children import WITHDRAWN, answer_text, child_end
 from services.runtime.decisions import ChildEnd
 from services.runtime.transcripts import ColdTranscript, loaded_transcript
 from tests.support.memory_database import AwayError, MemoryDatabase, Pause, next_offset
-from tests.support.memory_tables import Refuses, Tables
+from tests.support.memory_forks import find_configs, find_made, find_point
+from tests.support.memory_tables import EVENT_DATA, Refuses, Tables
 
 TOPIC: Final = THREAD_EVENTS.name
 _STORED, _FOLDED = (
@@ -172,6 +175,29 @@ class MemoryViews(MemoryDatabase):
 
     async def call_standing(self, key: ThreadKey, call: str) -> CallStanding | None:
         return await self._ask_views(lambda tables: _call_standing(tables, key, call))
+
+    async def plan_facts(self, key: ThreadKey, event_id: EventId) -> PlanFacts:
+        def read(tables: Tables) -> PlanFacts:
+            stored, first = tables.state(key), tables.of("commands", key).get((event_id,))
+            data = None if first is None else first[EVENT_DATA]
+            proposed = None if data is None else orjson.loads(data).get("plan_version")
+            return PlanFacts(0, None) if stored is None else PlanFacts(stored.state.plan.last_version, proposed)
+
+        return await self._ask_views(read)
+
+    async def plan_standing(self, key: ThreadKey, version: int) -> PlanStanding | None:
+        return await self._ask_views(lambda tables: _plan_standing(tables, key, version))
+
+    # Ingest's `ForkRows`
+
+    async def fork_point(self, key: ThreadKey, at: ForkAt) -> FoundPoint | None:
+        return await self._ask_views(lambda tables: find_point(tables, key, at))
+
+    async def fork_configs(self, key: ThreadKey, seq: int, most: int) -> Sequence[JsonValue]:
+        return await self._ask_views(lambda tables: find_configs(tables, key, seq, most))
+
+    async def fork_made(self, key: ThreadKey, event_id: EventId) -> MadeFork | None:
+        return await self._ask_views(lambda tables: find_made(tables, key, event_id))
 
     async def input_standing(self, key: ThreadKey, input_id: str) -> InputStanding | None:
         return await self._ask_views(lambda tables: _input_standing(tables, key, input_id))
@@ -329,6 +355,17 @@ def _result(tables: Tables, key: ThreadKey, call: str, seq: int) -> JsonValue:
             result: JsonValue = orjson.loads(row["content"]).get("content")
             return result
     return None
+
+
+def _plan_standing(tables: Tables, key: ThreadKey, version: int) -> PlanStanding | None:
+    row = tables.of("plans", key).get((version,))
+    if row is None:
+        return None
+    decided = None
+    if "decided_by" in row:
+        decision = "rejected" if row["status"] == "rejected" else "approved"
+        decided = Decided(row["decided_by"], decision, _time(row["decided_at"]), row.get("decision_reason"))
+    return PlanStanding(version, row["status"], decided)
 
 
 def _input_standing(tables: Tables, key: ThreadKey, input_id: str) -> InputStanding | None:

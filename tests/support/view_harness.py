@@ -26,6 +26,7 @@ from services.ingest.accept import CallFacts
 from services.ingest.commands import EarlierCommands
 from services.ingest.database import Database
 from services.ingest.existence import ThreadRows
+from services.ingest.forks import ForkRows, PostgresForkRows
 from services.ingest.frames import FoldedRecord, fact_json, folded_record
 from services.ingest.history import PAGE_BYTES_MAX, History, PostgresHistory
 from services.ingest.refusals import Standings
@@ -80,6 +81,9 @@ class Views(Protocol):
     def commands(self) -> CommandViews: ...
 
     @property
+    def forks(self) -> ForkRows: ...
+
+    @property
     def relay(self) -> RelayStore: ...
 
     @property
@@ -115,6 +119,7 @@ class InMemory:
         self.states: States = views
         self.transcripts: TranscriptStore = views
         self.commands: CommandViews = views
+        self.forks: ForkRows = views
         self.relay: RelayStore = MemoryRelayStore(views)
         self.windows: WindowStore = MemoryWindowStore(views)
 
@@ -157,6 +162,7 @@ class InPostgres:
         self.states: States = PostgresStates(self.pool)
         self.transcripts: TranscriptStore = PostgresTranscripts(self.pool, _sql_beside(transcripts.__file__))
         sql = _sql_beside(ingest_views.__file__)
+        self.forks: ForkRows = PostgresForkRows(database, sql)
         self.commands: CommandViews = ingest_views.CommandViews(database, sql, poll_seconds=0.02)
 
     def history(self, page_bytes_max: int = PAGE_BYTES_MAX) -> History:
