@@ -170,6 +170,12 @@ def update_task(
     return replace(plan, tasks={**plan.tasks, task: moved})
 
 
+def waits_for(plan: PlanState, task: str) -> tuple[str, ...]:
+    """What has to succeed before the task begins."""
+    state = plan.tasks.get(task)
+    return () if state is None else tuple(needed for needed in state.task.depends_on if not _succeeded(plan, needed))
+
+
 def is_of_child(plan: PlanState, task: str, child: str | None) -> bool:
     """Whether this thread works on the task, whichever version began it."""
     state = plan.tasks.get(task)

@@ -888,6 +888,10 @@ def _plan_rejected(s: ThreadState, r: Record, d: PlanRejected) -> Verdict:
 def _task_updated(s: ThreadState, r: Record, d: TaskUpdated) -> Verdict:
     if s.plan.in_force != d.plan_version and not plans.is_of_child(s.plan, d.task, d.child):
         return Verdict("superseded", f"version {d.plan_version} is not in force")
+    waits = plans.waits_for(s.plan, d.task) if d.status == "running" and s.status != "importing" else ()
+    if waits:
+        # Another owner's plan has the same version, and other tasks: that of an answer that did not take effect.
+        return Verdict("superseded", f"task {d.task!r} waits for {', '.join(waits)}")
     updated = plans.update_task(s.plan, d.task, d.status, d.child, d.result, d.plan_version, r.time_ms)
     if isinstance(updated, str):
         return Verdict("superseded", updated)

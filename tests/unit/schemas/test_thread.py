@@ -1005,6 +1005,27 @@ class TestPlan:
         assert effect_of(log, TaskUpdated(plan_version=1, task="a", status="succeeded", child="t-3")) == works
         log.apply(TaskUpdated(plan_version=1, task="a", status="cancelled", child="t-2"))
 
+    def test_a_task_begins_after_those_that_it_needs(self):
+        log = History().idle()
+        log.apply(
+            PlanProposed(plan_version=1, tasks=(Task(id="a", title="A"), Task(id="b", title="B", depends_on=("a",))))
+        )
+        log.apply(PlanApproved(plan_version=1, by=USER), USER)
+        second = TaskUpdated(plan_version=1, task="b", status="running", child="t-3")
+        assert effect_of(log, second) == ("superseded", "task 'b' waits for a")
+        log.apply(TaskUpdated(plan_version=1, task="a", status="running", child="t-2"))
+        assert effect_of(log, second) == ("superseded", "task 'b' waits for a")
+        log.apply(TaskUpdated(plan_version=1, task="a", status="succeeded", child="t-2"))
+        log.apply(second)
+
+    def test_a_recorded_session_says_what_it_did_in_its_own_order(self):
+        log = History()
+        log.apply(created(importing=True), IMPORTER)
+        tasks = (Task(id="a", title="A"), Task(id="b", title="B", depends_on=("a",)))
+        log.apply(PlanProposed(plan_version=1, tasks=tasks, call="1.1.0"), IMPORTER)
+        log.apply(PlanApproved(plan_version=1, by="unrecorded"), IMPORTER)
+        log.apply(TaskUpdated(plan_version=1, task="b", status="running"), IMPORTER)
+
     def test_nobody_goes_on_with_what_a_recorded_session_planned(self):
         log = History()
         log.apply(created(importing=True), IMPORTER)
