@@ -2,7 +2,8 @@
 
 A companion is asked for by its name relative to the session: `tool-results/x.txt`, `subagents/agent-1.meta.json`. It is
 looked for in the folder that is named like the session, then beside the file, then as a flattened copy
-(`<session>--tool-results-x.txt`, `<session>--agent-1.meta.json`).
+(`<session>--tool-results-x.txt`, `<session>--agent-1.meta.json`); for a sub-agent's transcript in its session's folder,
+too.
 """
 
 from pathlib import Path, PurePosixPath
@@ -65,4 +66,7 @@ def candidates(session: Path, relative: str) -> list[Path]:
         return []
     folder, stem = session.parent, session.stem
     flat = "-".join(part for part in name.parts if part != "subagents")
-    return [folder / stem / name, folder / name, folder / f"{stem}--{flat}"]
+    places = [folder / stem / name, folder / name, folder / f"{stem}--{flat}"]
+    if folder.name == "subagents":
+        places.append(folder.parent / name)
+    return [*places, folder / f"{stem.partition('--')[0]}--{flat}"]

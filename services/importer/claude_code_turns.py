@@ -237,7 +237,8 @@ class ThreadReader:
                 if text:
                     step.items.append(AnswerText(text=text))
             elif kind in {"thinking", "redacted_thinking"}:
-                step.items.append(AnswerReasoning(text=text_of(block, "thinking") or ""))
+                if (thought := text_of(block, "thinking")) is not None:
+                    step.items.append(AnswerReasoning(text=thought))
             elif kind == "tool_use":
                 self._call(turn, step, block, f"{step.source_id}:{line}:{place}", line, record)
             else:

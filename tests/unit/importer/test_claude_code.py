@@ -2,13 +2,15 @@
 
 import base64
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from services.importer import claude_code_index, claude_code_queue
+from services.importer.beside import FolderBeside
 from services.importer.claude_code import normalise
-from services.importer.lines import Line
+from services.importer.lines import FileSource, Line
 from services.importer.model import Counts, Input, Origin, Plan, Step, Turn
 from tests.support.claude_sessions import (
     SESSION,
@@ -350,7 +352,12 @@ def one_turn(script: Script) -> Turn:
 def test_a_message_of_several_lines_is_one_step_with_the_tokens_of_its_last() -> None:
     script = Script()
     script.prompt("Do it")
-    script.answer({"type": "thinking", "thinking": "Hm."}, message="m1", body={"usage": {"output_tokens": 1}})
+    script.answer(
+        {"type": "redacted_thinking", "data": "x"},
+        {"type": "thinking", "thinking": "Hm."},
+        message="m1",
+        body={"usage": {"output_tokens": 1}},
+    )
     script.call("call-1", message="m1", command="a")
     script.result("call-1")
     script.answer(
@@ -512,6 +519,26 @@ def test_the_whole_of_an_output_comes_from_beside_the_session() -> None:
         assert call.whole.content == b"1\n2\n3\n4"
         (call,) = calls_of(script.pieces())
         assert (call.whole and call.whole.content) == (b"1\n2\n3" if "kept" in values else None)
+
+
+@pytest.mark.parametrize(
+    ("session", "companion"),
+    [
+        ("p/s1.jsonl", "p/s1/tool-results/b1.txt"),
+        ("p/s1.jsonl", "p/s1--tool-results-b1.txt"),
+        ("p/s1/subagents/agent-a1.jsonl", "p/s1/tool-results/b1.txt"),
+        ("p/s1--agent-a1.jsonl", "p/s1--tool-results-b1.txt"),
+    ],
+)
+def test_where_whole_outputs_lie(tmp_path: Path, session: str, companion: str) -> None:
+    script = Script()
+    call_after(script, kept={"persistedOutputPath": "/elsewhere/tool-results/b1.txt"})
+    for name, content in ((session, lines_of(script.records)), (companion, b"whole")):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(content)
+    path = tmp_path / session
+    pieces = normalise(FileSource(path), Counts(), beside=FolderBeside(path, {}))
+    assert [call.whole and call.whole.content for call in calls_of(pieces)] == [b"whole"]
 
 
 def test_images_are_kept_beside_what_was_shown() -> None:
