@@ -155,7 +155,7 @@ class CodexThread:
             turn.add_usage(pending, self.line, self.stamp)
         self.begin()
         self.pieces.extend(turn.take_first_compactions())
-        if not turn.inputs and not turn.pieces and turn.error is None:
+        if turn.is_nothing() or (is_open and turn.may_be_compaction()):
             return
         self._turns_ended += 1
         self._live_turns += 1

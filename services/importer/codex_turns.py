@@ -261,6 +261,13 @@ class OpenTurn:
     def fail(self, error: Failure, line: int) -> None:
         self.error, self.error_line = error, line
 
+    def is_nothing(self) -> bool:
+        return not self.inputs and not self.pieces and self.error is None
+
+    def may_be_compaction(self) -> bool:
+        """Whether a summary may be all that is being made: without a prompt, and one response that calls nothing."""
+        return self.by_task and not self.inputs and not self.calls and len(self.pieces) == 1 and self.error is None
+
     def take_first_compactions(self) -> list[Compaction]:
         """Those before its prompt: one for want of room, or one that a person asked for and that is all of the turn."""
         found: list[Compaction] = []

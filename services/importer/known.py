@@ -83,6 +83,8 @@ class Told(NamedTuple):
     """Of what it tells, wherever it stands in the file."""
     extent: tuple[int, ...]
     """How much it tells: of two tellings of a turn the greater one is the later one."""
+    tokens: tuple[int, int] = (0, 0)
+    """Input and output of its responses, summaries among them."""
 
 
 @dataclass(frozen=True, slots=True)

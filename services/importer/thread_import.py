@@ -10,7 +10,7 @@ imported into: it is the parent of a fork.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 
 from pydantic import JsonValue
@@ -141,7 +141,12 @@ class ThreadImport:
         report = dict(self.file.report)
         if self._last is not None:
             last = told(self.header.tool, self._last)
-            report[LAST_TURN] = {"input": last.first_input, "digest": last.digest, "extent": list(last.extent)}
+            report[LAST_TURN] = {
+                "input": last.first_input,
+                "digest": last.digest,
+                "extent": list(last.extent),
+                "tokens": list(last.tokens),
+            }
         source = ahead.state.import_source or self.file.source
         ahead.end(source, report, self.header.origin)
         yield from ahead.take()
@@ -287,7 +292,8 @@ class ThreadImport:
         elif self._is_told_otherwise(self._last, foreign=foreign and own.state.turn is not None):
             last = self._last
             self._put_aside(self._stack.pop(), last, last.origin)
-            self._add(last, input_ids(self.header.tool, last))
+            self._add(without_counted(last, self._counted(foreign=foreign)), input_ids(self.header.tool, last))
+            self._last = last
 
     def _is_told_otherwise(self, last: Turn, *, foreign: bool) -> bool:
         seen = self.target.own.last_turn
@@ -297,6 +303,13 @@ class ThreadImport:
             return False
         now = told(self.header.tool, last)
         return seen.first_input == now.first_input and seen.digest != now.digest and seen.extent < now.extent
+
+    def _counted(self, *, foreign: bool) -> tuple[int, int]:
+        """Tokens of the turn that is told again, as far as it was told before."""
+        own = self.target.own
+        if foreign and own.state.turn is not None:
+            return own.state.turn.input_tokens, own.state.turn.output_tokens
+        return own.last_turn.tokens if own.last_turn is not None else (0, 0)
 
     def _put_aside(self, first: int, newer: Turn | None, origin: Origin) -> None:
         """What is after the top of the stack leaves the context. Calls that nobody knew the end of are settled first:
@@ -336,11 +349,27 @@ def _same_call(newer: Turn | None, call: KnownCall) -> Call | None:
     return found if found.tool == call.tool else None
 
 
+def without_counted(turn: Turn, counted: tuple[int, int]) -> Turn:
+    """The turn without the tokens of what was counted when it was told before: of the first of its responses."""
+    pieces = list(turn.pieces)
+    tokens_in, tokens_out = counted
+    for place, piece in enumerate(pieces):
+        if not isinstance(piece, Step | Compaction) or piece.usage is None:
+            continue
+        tokens_in, tokens_out = tokens_in - piece.usage.input_tokens, tokens_out - piece.usage.output_tokens
+        if tokens_in < 0 or tokens_out < 0:
+            break
+        pieces[place] = replace(piece, usage=None)
+    return replace(turn, pieces=tuple(pieces))
+
+
 def told(tool: Tool, turn: Turn) -> Told:
     parts: list[object] = [turn.outcome]
     calls: list[Call] = []
-    characters = 0
+    characters = tokens_in = tokens_out = 0
     for piece in turn.pieces:
+        if isinstance(piece, Step | Compaction) and piece.usage is not None:
+            tokens_in, tokens_out = tokens_in + piece.usage.input_tokens, tokens_out + piece.usage.output_tokens
         match piece:
             case Step():
                 calls.extend(piece.calls)
@@ -354,15 +383,30 @@ def told(tool: Tool, turn: Turn) -> Told:
             case _:
                 parts.append(piece.source_id)
     known_ends = sum(call.end != "unknown" for call in calls)
-    extent = (len(turn.pieces), len(calls), known_ends, characters, int(not turn.is_open))
+    has_end = int(turn.outcome != "interrupted")
+    extent = (
+        len(turn.pieces),
+        len(calls),
+        known_ends,
+        characters,
+        tokens_in + tokens_out,
+        has_end,
+        int(not turn.is_open),
+    )
     digest = sha256(repr(parts).encode(errors="replace")).hexdigest()
-    return Told(input_ids(tool, turn)[0], digest, extent)
+    return Told(input_ids(tool, turn)[0], digest, extent, (tokens_in, tokens_out))
 
 
 def last_turn_of(ended: ThreadImportEnded) -> Told | None:
     """What the end of an import says of the session's last turn."""
     match ended.report.get(LAST_TURN):
-        case {"input": str(name), "digest": str(digest), "extent": list(extent)}:
-            return Told(name, digest, tuple([part for part in extent if isinstance(part, int)]))
+        case {
+            "input": str(name),
+            "digest": str(digest),
+            "extent": list(extent),
+            "tokens": [int(tokens_in), int(tokens_out)],
+        }:
+            known = tuple([part for part in extent if isinstance(part, int)])
+            return Told(name, digest, known, (tokens_in, tokens_out))
         case _:
             return None
