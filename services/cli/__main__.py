@@ -2,7 +2,7 @@
 
 import typer
 
-from services.cli import chat, database, dev, export, generations, services, tail, topics, verify
+from services.cli import artifacts, chat, database, dev, export, generations, import_, services, skills, tail, topics, verify
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -20,7 +20,10 @@ app.command("rebuild")(generations.rebuild_command)
 app.add_typer(generations.generations, name="generations")
 app.command("verify")(verify.verify_command)
 app.command("export")(export.export_command)
+app.add_typer(import_.app, name="import")
+app.add_typer(artifacts.app, name="artifacts")
 app.add_typer(database.keys, name="keys")
+app.add_typer(skills.app, name="skills")
 
 
 def main() -> None:

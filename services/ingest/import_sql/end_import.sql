@@ -1,0 +1,6 @@
+-- `waiting` gives it back; its worker may then take it up again after the time of the lease.
+update ingest.imports
+set status = $3, problem = $4, finished_at = case when $3 = 'waiting' then null else now() end,
+    lease_until = now() + make_interval(secs => $5)
+where id = $1::uuid and worker = $2 and status = 'running'
+returning id

@@ -1,0 +1,4 @@
+select number, path, sha256, size, companion, report is not null as is_done
+from ingest.import_files
+where tenant = $1 and import = $2::uuid
+order by number

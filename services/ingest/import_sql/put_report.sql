@@ -1,0 +1,6 @@
+-- By whoever works on an import now: the file may be another import's, which waited for this one.
+update ingest.import_files f
+set report = $4, outcome = $5, waits_for = $6
+where f.tenant = $1 and f.import = $2::uuid and f.number = $3
+    and exists (select from ingest.imports i where i.id = $7::uuid and i.worker = $8 and i.status = 'running')
+returning f.number

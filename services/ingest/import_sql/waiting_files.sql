@@ -1,0 +1,6 @@
+-- Files of earlier imports whose parents have come.
+select import::text as import, number, path, sha256, size
+from ingest.import_files
+where tenant = $1 and waits_for = any($2::text[]) and import <> $3::uuid
+order by import, number
+limit $4
