@@ -129,6 +129,8 @@ def _main_header(source: Source, scene: Scene) -> Header:
     elif index.copied != NOWHERE and index.copied_session is not None:
         shared = _count_shared(source, scene)
         parent = Parent(index.copied_session, "fork", shared, index.copied_uuid, is_copied=True)
+    elif (leaf := index.goes_on_from) is not None and (before := scene.beside.session_with_leaf(leaf)) is not None:
+        parent = Parent(before, "fork", None, leaf)
     return Header(
         tool="claude-code",
         source_id=source_id,

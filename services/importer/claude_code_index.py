@@ -89,6 +89,8 @@ class Index:
     """Of sub-agents within the file: the call's id, and the `source_id` of the thread that worked for it."""
     late: dict[str, tuple[int, Record]] = field(default_factory=dict)
     """Results that do not follow their call within its turn, by the call's id."""
+    goes_on_from: str | None = None
+    """Uuid of what the first record follows, where that is in no line of this file."""
     copied: int = NOWHERE
     """The last node that is a copy of another session's record."""
     copied_uuid: str | None = None
@@ -189,6 +191,8 @@ class _Reading:
         if parent is None and kind is Kind.BOUNDARY:
             parent = record.get("logicalParentUuid")
             self._boundaries.append(node)
+        if node == 0 and isinstance(parent, str):
+            index.goes_on_from = parent
         if isinstance(parent, str):
             self._parents.append(hash(parent))
         else:
@@ -284,6 +288,8 @@ class _Reading:
         index.leaves = {leaf: node for leaf in self._leaf_names if (node := self._by_uuid.get(hash(leaf))) is not None}
         if self._sides and not self._has_main:
             self._take_for_an_agent(name)
+        if index.goes_on_from is not None and hash(index.goes_on_from) in self._by_uuid:
+            index.goes_on_from = None
         self._resolve_parents(own)
         self._assign_threads(own)
         self._find_copies(own)

@@ -68,6 +68,8 @@ class OpenTurn:
     last_ms: int | None = None
     background: set[str] = field(default_factory=set)
     aborted: str | None = None
+    is_told_over: bool = False
+    """The tool wrote that the turn is over."""
 
     @property
     def has_answer(self) -> bool:
@@ -77,7 +79,8 @@ class OpenTurn:
             return False
         if last.error is not None:
             return not last.is_retried
-        return last.stop_reason in FINAL_STOPS and any(isinstance(item, AnswerText) for item in last.items)
+        is_final = self.is_told_over or last.stop_reason in FINAL_STOPS
+        return is_final and any(isinstance(item, AnswerText) for item in last.items)
 
     @property
     def is_settled(self) -> bool:
@@ -100,6 +103,6 @@ def end_of(turn: OpenTurn) -> tuple[TurnOutcome, Evidence, str | None]:
         return ("aborted" if refused else "interrupted"), "inferred", None
     if isinstance(turn.pieces[-1], OpenInput):
         return "interrupted", "inferred", None
-    if last.stop_reason in FINAL_STOPS:
+    if turn.is_told_over or last.stop_reason in FINAL_STOPS:
         return "completed", "recorded", None
     return ("completed" if last.stop_reason is None else "interrupted"), "inferred", None

@@ -28,6 +28,7 @@ UNDERSTOOD = frozenset(
         "queue-operation", "last-prompt", "api-request", "api-request-shape", "api-request-blob", "tools-used",
         "cost-state", "mode", "permission-mode", "atis-latch", "file-history-snapshot", "agent-name", "agent-color",
         "agent-setting", "tag", "pr-link", "worktree-state", "content-replacement", "attribution-snapshot",
+        "speculation-accept",
     }
 )  # fmt: skip
 """Types of records that say nothing more, or whose rest needs no place in a thread."""
@@ -59,6 +60,7 @@ class Kind(IntEnum):
     REMINDER = 15
     EMPTY = 16
     """A user's record in which nobody says anything."""
+    TURN_END = 17
 
 
 BEGINNING = frozenset({Kind.PROMPT, Kind.COMMAND})
@@ -77,6 +79,11 @@ _PREFIXES: tuple[tuple[str, Kind], ...] = (
     (INTERRUPTED, Kind.INTERRUPTION),
 )
 _MARKS = frozenset("<[C")
+_SYSTEM = {
+    "compact_boundary": Kind.BOUNDARY,
+    "api_error": Kind.FAILED_REQUEST,
+    "turn_duration": Kind.TURN_END,
+}
 
 
 def kind_of(record: Record) -> Kind:
@@ -88,10 +95,7 @@ def kind_of(record: Record) -> Kind:
         case "attachment":
             return _kind_of_attachment(record)
         case "system":
-            subtype = record.get("subtype")
-            if subtype == "compact_boundary":
-                return Kind.BOUNDARY
-            return Kind.FAILED_REQUEST if subtype == "api_error" else Kind.LINK
+            return _SYSTEM.get(text_of(record, "subtype") or "", Kind.LINK)
     return Kind.LINK
 
 
@@ -149,8 +153,10 @@ def _kind_of_attachment(record: Record) -> Kind:
     attachment = record.get("attachment")
     if not isinstance(attachment, dict) or attachment.get("type") != "queued_command":
         return Kind.LINK
-    notice = attachment.get("commandMode") == "task-notification"
-    return Kind.NOTICE if notice else Kind.STEERING
+    origin = attachment.get("origin")
+    by_person = not isinstance(origin, dict) or origin.get("kind") == "human"
+    typed = attachment.get("commandMode") != "task-notification" and attachment.get("isMeta") is not True
+    return Kind.STEERING if typed and by_person else Kind.NOTICE
 
 
 # Parts of records
@@ -237,7 +243,7 @@ def _usage(told: int, said: int, read: int, thought: int) -> Usage:
 
 
 def _count(value: object) -> int:
-    return min(value, COUNT_MAX) if isinstance(value, int) and value > 0 else 0
+    return min(value, COUNT_MAX) if type(value) is int and value > 0 else 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,6 +89,7 @@ class ThreadReader:
             Kind.BOUNDARY: self._bound,
             Kind.FAILED_REQUEST: self._failed_request,
             Kind.STEERING: self._steering,
+            Kind.TURN_END: self._told_over,
         }
 
     def feed(self, kind: int, line: int, record: Record) -> list[Piece]:
@@ -191,6 +192,7 @@ class ThreadReader:
             name = self._name(line, record)
             turn = self._turn_to_answer(name, line, record, out)
             step = OpenStep(name, line)
+            turn.is_told_over = False
             turn.steps[response or name] = turn.last_step = step
             turn.pieces.append(step)
         step.at_ms = turn.last_ms = milliseconds(record) or turn.last_ms
@@ -323,6 +325,12 @@ class ThreadReader:
         out.append(piece)
 
     # The end of a turn
+
+    def _told_over(self, _line: int, record: Record, _out: list[Piece]) -> None:
+        turn = self._turn
+        if turn is not None and turn.pieces and turn.pieces[-1] is turn.last_step:
+            turn.is_told_over = True
+            turn.last_ms = max(turn.last_ms or 0, milliseconds(record) or 0) or None
 
     def _close(self, by: str, out: list[Piece]) -> None:
         turn, self._turn = self._turn, None

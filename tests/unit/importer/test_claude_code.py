@@ -285,6 +285,21 @@ def test_how_a_turn_ends(records: list[tuple[Any, ...]], end: str) -> None:
     assert told(script)[0] == f"turn ['Do it'] {closed}"
 
 
+def test_the_end_of_a_turn_may_be_told_by_a_record_of_its_own() -> None:
+    script = Script()
+    script.prompt("Do it")
+    script.add("system", subtype="turn_duration", durationMs=1)
+    script.answer("Said.", stop=None)
+    assert told(script)[0] == "turn ['Do it'] completed inferred open"
+    script.add("system", subtype="turn_duration", durationMs=5)
+    assert told(script)[0] == f"turn ['Do it'] {ANSWERED}"
+    script.answer("And on.", stop=None)
+    assert [line for line in told(script) if line.startswith("turn")] == [
+        f"turn ['Do it'] {ANSWERED}",
+        "turn [] completed inferred open",
+    ]
+
+
 def test_failed_requests_are_steps_that_failed() -> None:
     script = Script()
     script.prompt("Do it")
@@ -665,7 +680,10 @@ def test_a_notice_that_comes_after_the_turn_begins_one() -> None:
     script.answer("Hi.")
     script.add("attachment", attachment={"type": "queued_command", "prompt": "x", "commandMode": "task-notification"})
     script.answer("Noted.")
-    assert [texts(turn.inputs) for turn in turns_of(script.pieces())] == [["Hello"], ["x"]]
+    script.add("attachment", attachment={"type": "queued_command", "prompt": "y", "origin": {"kind": "peer"}})
+    turns = turns_of(script.pieces())
+    assert [texts(turn.inputs) for turn in turns] == [["Hello"], ["x"], ["y"]]
+    assert turns[2].inputs[0].origin.inferred == "written by the tool, not by a person"
 
 
 # Commands and what the tool writes
@@ -976,6 +994,20 @@ def test_a_resumed_copy_of_old_versions_is_found_by_the_leaf_that_its_summary_na
     assert (header.parent.source_id, header.parent.turns, header.shared_turns) == ("parent", 1, 1)
 
 
+def test_a_session_that_goes_on_from_another_file_shares_all_of_it() -> None:
+    for compacted in (False, True):
+        script = Script(leaf="elsewhere")
+        if compacted:
+            script.compaction("What was before.")
+        script.prompt("Go on")
+        (alone,) = headers_of(script.pieces())
+        assert alone.parent is None
+        (header,) = headers_of(script.pieces(Companions(leaves={"elsewhere": "parent"})))
+        assert header.parent is not None
+        assert (header.parent.source_id, header.parent.turns, header.parent.through) == ("parent", None, "elsewhere")
+        assert (header.parent.is_copied, header.shared_turns) == (False, 0)
+
+
 # Damage
 
 
@@ -1042,6 +1074,19 @@ def test_a_file_of_no_session_gives_nothing() -> None:
     counts = Counts()
     assert pieces_of(b'{"type":"summary","summary":"x","leafUuid":"u"}\n\n{"type":"mode"}\n', None, counts) == []
     assert (counts.records, counts.not_understood) == (2, {})
+
+
+def test_counts_that_are_none_are_zero() -> None:
+    script = Script()
+    script.answer("x", body={"usage": {"input_tokens": True, "output_tokens": "9", "cache_read_input_tokens": -1}})
+    script.answer("y", body={"usage": {"input_tokens": 2**60, "output_tokens": 2**60, "output_tokens_details": 5}})
+    script.answer("z", body={"usage": [1]})
+    usages = [step.usage for turn in turns_of(script.pieces()) for step in turn.pieces if isinstance(step, Step)]
+    assert [usage and (usage.input_tokens, usage.output_tokens) for usage in usages] == [
+        (0, 0),
+        (2**53 - 1, 2**53 - 1),
+        None,
+    ]
 
 
 @pytest.mark.parametrize("stamp", [None, 5, "yesterday", "2026-01-01T00:00:00", "9999-99-99T00:00:00.000Z", "", "1"])
