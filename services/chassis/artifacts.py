@@ -95,6 +95,13 @@ def sha256_of(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
+async def digest_of(pieces: AsyncIterator[bytes]) -> str:
+    digest = hashlib.sha256()
+    async for piece in pieces:
+        digest.update(piece)
+    return digest.hexdigest()
+
+
 async def collected(pieces: AsyncIterator[bytes]) -> bytes:
     """All pieces as one, for callers that know that they are few."""
     return b"".join([piece async for piece in pieces])
