@@ -224,7 +224,7 @@ def _care(
             decisions.extend(_begin(key, state, config, standing, limits))
         if why is None and not standing.left_out:
             continue
-        gone_ms = _stopped_ms(state, standing) + children.grace_ms(state, limits)
+        gone_ms = _stopped_ms(state, standing, now_ms) + children.grace_ms(state, limits)
         if now_ms >= gone_ms:
             gone.append(_given_up(state.plan, standing))
         elif not world.is_ahead:
@@ -247,13 +247,15 @@ def _begin(
     return children.begin(key, state, config, _origin_of(standing), task_text(state.plan, standing.task), title)
 
 
-def _stopped_ms(state: ThreadState, standing: TaskState) -> int:
+def _stopped_ms(state: ThreadState, standing: TaskState, now_ms: int) -> int:
     if standing.left_out:
         return standing.moved_ms
     if state.turn is not None and state.turn.cancelling is not None:
         return state.turn.cancelled_ms
-    # No record but this thread's own says when; each that moves it gives those that are left some more time.
-    return state.updated_ms
+    deadline_ms = _deadline_ms(state)
+    over_ms = deadline_ms if deadline_ms is not None and now_ms >= deadline_ms else 0
+    # No record but this thread's own says when else; each that moves it gives those that are left some more time.
+    return max(state.updated_ms, over_ms)
 
 
 def _given_up(plan: PlanState, standing: TaskState) -> Append:
