@@ -316,7 +316,7 @@ class ThreadImport:
         nobody should be asked about what is told again.
         """
         for call in unknown_calls(self.ahead.state):
-            if call.turn > self._top and call.claim is not None:
+            if call.turn >= first and call.claim is not None:
                 self._settle(call, newer, origin)
         self.ahead.recent = frozenset()
         self.ahead.enter(self._top)
