@@ -7,7 +7,7 @@ a person went back from) take further readings, as many as there are such thread
 
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import takewhile
 from pathlib import PurePath
 
@@ -192,7 +192,8 @@ def _rounds(plans: list[ThreadPlan]) -> list[list[int]]:
     rounds: list[list[int]] = []
     ends: list[int] = []
     round_of: dict[int, int] = {MAIN: -1}
-    places = sorted(range(1, len(plans) + 1), key=lambda place: (_depth(plans, place), plans[place - 1].first_line))
+    depths = _depths(plans)
+    places = sorted(range(1, len(plans) + 1), key=lambda place: (depths[place], plans[place - 1].first_line))
     for place in places:
         plan = plans[place - 1]
         if plan.is_warm_up:
@@ -210,45 +211,68 @@ def _rounds(plans: list[ThreadPlan]) -> list[list[int]]:
     return rounds
 
 
-def _depth(plans: list[ThreadPlan], place: int) -> int:
-    depth = 0
-    while place != MAIN and depth <= len(plans):
-        place = plans[place - 1].parent
-        depth += 1
-    return depth
+def _depths(plans: list[ThreadPlan]) -> list[int]:
+    """By place: how many threads there are above."""
+    depths = [0] * (len(plans) + 1)
+    for place in range(1, len(plans) + 1):
+        chain: list[int] = []
+        above = place
+        while above != MAIN and not depths[above] and len(chain) < len(plans):
+            chain.append(above)
+            above = plans[above - 1].parent
+        for depth, member in enumerate(reversed(chain), start=depths[above] + 1):
+            depths[member] = depth
+    return depths
+
+
+@dataclass(slots=True)
+class _Open:
+    """A thread that is being read."""
+
+    reader: ThreadReader
+    header: Header | None
+    """Until something of it is given."""
+    held: list[Piece] = field(default_factory=list)
+
+    def hold(self, pieces: list[Piece]) -> None:
+        if pieces and self.header is not None:
+            self.held.append(self.header)
+            self.header = None
+        self.held += pieces
+
+    def release(self) -> list[Piece]:
+        held, self.held = self.held, []
+        return held
+
+    def finish(self) -> list[Piece]:
+        self.hold(self.reader.finish())
+        return self.release()
 
 
 def _read_beside(source: Source, scene: Scene, places: list[int], found: _Found) -> Iterator[Piece]:
     """One thread after another; only where they overlap are pieces held until it is their turn."""
     index = scene.index
-    readers = {place: ThreadReader(scene) for place in places}
-    headers: dict[int, Header] = {}
-    held: dict[int, list[Piece]] = {place: [] for place in places}
+    members = set(places)
+    opened: dict[int, _Open] = {}
     attached = {plan.attach for plan in index.plans}
     waiting = deque(places)
     for node, line in _nodes(source, index):
-        if node == NOWHERE or line.record is None or (place := index.threads[node]) not in readers:
+        if node == NOWHERE or line.record is None or (place := index.threads[node]) not in members:
             continue
         while index.plans[waiting[0] - 1].last_line < line.number:
-            ended = waiting.popleft()
-            yield from _with_header(headers, ended, held.pop(ended) + readers[ended].finish())
-        if not readers[place].has_begun:
-            headers[place] = _header(index, place, line, found)
-        pieces = readers[place].feed(index.kinds[node], line.number, line.record)
-        held[place] += _with_header(headers, place, pieces)
+            ended = opened.pop(waiting.popleft(), None)
+            yield from ended.finish() if ended is not None else ()
+        thread = opened.get(place)
+        if thread is None:
+            thread = opened[place] = _Open(ThreadReader(scene), _header(index, place, line, found))
+        thread.hold(thread.reader.feed(index.kinds[node], line.number, line.record))
         if node in attached:
-            found.turns[node] = (readers[place].turns, text_of(line.record, "uuid"))
-        if waiting[0] == place and held[place]:
-            yield from held[place]
-            held[place] = []
+            found.turns[node] = (thread.reader.turns, text_of(line.record, "uuid"))
+        if waiting[0] == place:
+            yield from thread.release()
     for place in waiting:
-        yield from _with_header(headers, place, held[place] + readers[place].finish())
-
-
-def _with_header(headers: dict[int, Header], place: int, pieces: list[Piece]) -> list[Piece]:
-    if pieces and (header := headers.pop(place, None)) is not None:
-        return [header, *pieces]
-    return pieces
+        if place in opened:
+            yield from opened[place].finish()
 
 
 def _header(index: Index, place: int, line: Line, found: _Found) -> Header:

@@ -7,7 +7,7 @@ that the turns of a file are a prefix of those of a longer one, but for the one 
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from schemas.events import AnswerReasoning, AnswerText, Failure, TextItem
 from services.importer.beside import Beside
@@ -74,31 +74,13 @@ class ThreadReader:
         self._tasks = Tasks()
         self.turns = 0
         """That have begun so far."""
-        self.has_begun = False
-        self._handlers: dict[int, Callable[[int, Record, list[Piece]], None]] = {
-            Kind.PROMPT: self._prompt,
-            Kind.COMMAND: self._command,
-            Kind.LOCAL: self._done_locally,
-            Kind.SHELL: self._shell,
-            Kind.META: self._from_tool,
-            Kind.NOTICE: self._notice,
-            Kind.SUMMARY: self._compact,
-            Kind.INTERRUPTION: self._interruption,
-            Kind.RESULT: self._results,
-            Kind.ANSWER: self._answer,
-            Kind.BOUNDARY: self._bound,
-            Kind.FAILED_REQUEST: self._failed_request,
-            Kind.STEERING: self._steering,
-            Kind.TURN_END: self._told_over,
-        }
 
     def feed(self, kind: int, line: int, record: Record) -> list[Piece]:
         """`kind`: a `Kind`, as a number."""
-        self.has_begun = True
         out: list[Piece] = []
         handle = self._handlers.get(kind)
         if handle is not None:
-            handle(line, record, out)
+            handle(self, line, record, out)
         return out
 
     def finish(self) -> list[Piece]:
@@ -416,6 +398,23 @@ class ThreadReader:
         blocks = [block for block in content if isinstance(block, dict)] if isinstance(content, list) else []
         block = next((block for block in blocks if block.get("tool_use_id") == call), None)
         return result_of(record, block, line, self._scene.counts, self._scene.beside) if block is not None else None
+
+    _handlers: ClassVar[dict[int, Callable[["ThreadReader", int, Record, list[Piece]], None]]] = {
+        Kind.PROMPT: _prompt,
+        Kind.COMMAND: _command,
+        Kind.LOCAL: _done_locally,
+        Kind.SHELL: _shell,
+        Kind.META: _from_tool,
+        Kind.NOTICE: _notice,
+        Kind.SUMMARY: _compact,
+        Kind.INTERRUPTION: _interruption,
+        Kind.RESULT: _results,
+        Kind.ANSWER: _answer,
+        Kind.BOUNDARY: _bound,
+        Kind.FAILED_REQUEST: _failed_request,
+        Kind.STEERING: _steering,
+        Kind.TURN_END: _told_over,
+    }
 
 
 def _add(item: OpenInput, more: OpenInput) -> None:

@@ -846,6 +846,32 @@ def test_lines_that_come_between_two_readings_are_left_alone() -> None:
     assert [texts(turn.inputs) for turn in turns_of(pieces)] == [["First"]]
 
 
+def test_lines_that_are_gone_in_a_later_reading_are_no_trouble() -> None:
+    script = Script()
+    script.prompt("First")
+    first = script.answer("One.")
+    for text in ("Left", "Left too", "Last"):
+        script.at(first).prompt(text)
+    whole = script.records
+    for gone in ({2}, {3}, {2, 3}, {0, 1, 2, 3, 4}):
+        contents = [lines_of(whole)] + [
+            b"".join(b"?\n" if place in gone else lines_of([record]) for place, record in enumerate(whole))
+        ] * 3
+
+        class Changing:
+            def __init__(self, contents: list[bytes]) -> None:
+                self._contents = contents
+
+            def __iter__(self) -> Iterator[Line]:
+                return iter(Bytes(self._contents.pop(0)))
+
+        pieces = list(normalise(Changing(contents), Counts(), beside=Companions()))
+        shown = {text for turn in turns_of(pieces) for text in texts(turn.inputs)}
+        assert shown == {
+            text for place, text in ((0, "First"), (2, "Left"), (3, "Left too"), (4, "Last")) if place not in gone
+        }
+
+
 # Compaction
 
 
