@@ -1,4 +1,5 @@
-"""A thread with 100,000 events beside one with 100: how long it takes to open them, to page in them and to go on.
+"""A thread with 100,000 events beside one with 100: how long it takes to open them, to page in them, to fork them and
+to go on.
 
 The contexts that their models see are the same: what came before the last turns is compacted in both.
 """
@@ -17,7 +18,7 @@ from schemas.topics import THREAD_EVENTS
 from services.chassis.kafka import KafkaLog
 from services.chassis.log import Outgoing
 from services.client.client import ThreadlogClient
-from services.client.sse import Fact
+from services.client.sse import Fact, JsonObject
 from tests.support.histories import USER, History, compacted, created, plain_turn
 
 LONG_EVENTS = 100_000
@@ -50,7 +51,7 @@ async def measure_long_thread(bench: Bench) -> dict[str, Compared]:
     await bench.all_shown()
     async with bench.system.client(keyed=False) as client:
         found = {}
-        for name, ask in _reads(client).items():
+        for name, ask in (_reads(client) | _forks(client)).items():
             found[name] = await _compare(lambda thread, ask=ask: ask(thread), short, long)  # type: ignore[misc]
         supervisor = bench.system.supervisor
         await supervisor.stop("runtime")
@@ -77,6 +78,26 @@ def _reads(client: ThreadlogClient) -> dict[str, Callable[[History], Awaitable[o
         "stream, from the end": lambda log: _first_event(client, thread(log), log.state.seq - 10),
         "stream, from the start": lambda log: _first_event(client, thread(log), 0),
     }
+
+
+def _forks(client: ThreadlogClient) -> dict[str, Callable[[History], Awaitable[object]]]:
+    return {
+        "fork": lambda log: _fork(client, log, {}),
+        "fork, at an early seq": lambda log: _fork(client, log, {"at": {"seq": log.state.seq // 2}}),
+        "fork, and its first turn": lambda log: _fork_that_goes_on(client, log),
+    }
+
+
+async def _fork(client: ThreadlogClient, log: History, body: JsonObject) -> str:
+    accepted = await client.command(f"/v1/threads/{log.key.thread}/fork", body, None, wait_applied=True)
+    return accepted.thread
+
+
+async def _fork_that_goes_on(client: ThreadlogClient, log: History) -> None:
+    fork = await _fork(client, log, {"input": {"text": "Say it."}})
+    async with asyncio.timeout(TURN_SECONDS_MAX), aclosing(client.follow(fork, 0, until_turn_end=True)) as events:
+        async for _ in events:
+            pass
 
 
 async def _first_event(client: ThreadlogClient, thread: str, after: int) -> None:
