@@ -162,13 +162,11 @@ def answers_are_true(run: Run) -> Iterator[Broken]:
 def _untrue(run: Run, command: Command, status: int, body: dict[str, Any]) -> Iterator[str]:
     if status == 409 and body.get("type", "").endswith("call-not-open"):
         return  # somebody else was earlier
-    if (
-        status == 404
-        and command.thread is not None
-        and run.is_set_aside(command.thread)
-        and "tool-calls" in command.path
-    ):
-        return  # neither the state knows of it any more nor a view
+    if command.thread is not None and run.is_set_aside(command.thread):
+        if status == 404 and ("tool-calls" in command.path or "/plan/" in command.path):
+            return  # neither the state knows of it any more nor a view
+        if status == 422 and command.path.endswith("/plan"):
+            return  # the views do not hold which version it had proposed
     if status not in {200, 202, 409}:
         yield "nothing was wrong with it"
         return

@@ -66,7 +66,7 @@ class SeededModel:
         if self._spawns and rng.random() < self._spawns:
             return ModelCall("spawn_thread", self._task())
         if self._plans and rng.random() < self._plans:
-            return ModelCall("update_plan", {"tasks": self._tasks()})
+            return ModelCall("update_plan", {"tasks": tasks_of_a_plan(rng)})
         if rng.random() < 0.04:
             return ModelCall("no-such-tool", {})
         if rng.random() < 0.04:
@@ -87,18 +87,6 @@ class SeededModel:
         tools: dict[str, JsonValue] = {"tools": ["pure", "idempotent"]} if rng.random() < 0.2 else {}
         return {"task": f"task {rng.random()}", **tools}
 
-    def _tasks(self) -> list[JsonValue]:
-        """Of a plan; now and then one whose tasks wait for each other, or for one that is not there."""
-        rng = self._rng
-        names = list(TASKS[: rng.choice([1, 2, 3, 3, 4])])
-        rng.shuffle(names)
-        tasks: list[JsonValue] = []
-        for number, name in enumerate(names):
-            before = names if rng.random() < 0.03 else names[:number]
-            needed: list[JsonValue] = [each for each in before if rng.random() < 0.5]
-            tasks.append({"id": name, "title": f"{name} {rng.random()}", "depends_on": needed})
-        return tasks
-
     def _check(self, items: Sequence[Mapping[str, object]]) -> None:
         """Each call has one result, after it and before what is said next."""
         waiting: list[object] = []
@@ -112,6 +100,18 @@ class SeededModel:
                     waiting.remove(item["call"])
         if waiting:
             self.problems.append(f"the model is asked while {waiting} have no result")
+
+
+def tasks_of_a_plan(rng: random.Random, *, is_one: bool = False) -> list[JsonValue]:
+    """Now and then some that wait for each other, unless they shall be a plan."""
+    names = list(TASKS[: rng.choice([1, 2, 3, 3, 4])])
+    rng.shuffle(names)
+    tasks: list[JsonValue] = []
+    for number, name in enumerate(names):
+        before = names[:number] if is_one or rng.random() < 0.97 else names
+        needed: list[JsonValue] = [each for each in before if rng.random() < 0.5]
+        tasks.append({"id": name, "title": f"{name} {rng.random()}", "depends_on": needed})
+    return tasks
 
 
 async def _nothing() -> None:

@@ -14,6 +14,7 @@ from schemas.state import Call, ThreadState
 from schemas.thread import Verdict
 from schemas.tools import CLIENT_POOL
 from tests.simulation.clients import Clients, Command
+from tests.simulation.model import tasks_of_a_plan
 from tests.simulation.plan import Plan
 from tests.simulation.world import SimulationWorld
 
@@ -92,6 +93,8 @@ class Owner:
         family = self._family()
         if len(family) > 1 and rng.random() < 0.3:
             await self._act_on(rng.choice(family[1:]))
+        elif self._plan.plans and rng.random() < 0.15:
+            await self._post("plan", {"tasks": tasks_of_a_plan(rng, is_one=True)})
         elif drawn < 0.62 or not self._inputs:
             body: dict[str, Any] = {"mode": rng.choice(MODES)}
             if rng.random() < 0.2:
@@ -173,6 +176,8 @@ class Owner:
                 await self._resolve(key, call, state)
             elif call.status in {"dispatched", "running"} and call.pool == CLIENT_POOL:
                 await self._finish(key, call)
+        if state.plan.waiting is not None:
+            await self._decide_plan(key, state.plan.waiting)
         is_held = state.turn is None and state.queue and all(item.held for item in state.queue)
         if self.is_mended and is_held and not self.is_closed and key not in self._closed:
             await self._post("inputs", {"mode": "queue", "text": f"input {self._commands}"}, key=key)
@@ -186,6 +191,18 @@ class Owner:
             bodies.append(self._decision(call))
         path = f"tool-calls/{call.call}/decision"
         people = (self._who, f"{self._tenant}/boss")
+        await asyncio.gather(*[self._post(path, body, who, key) for body, who in zip(bodies, people, strict=False)])
+
+    async def _decide_plan(self, key: ThreadKey, version: int) -> None:
+        """Also of versions that a policy approves at this moment."""
+        rng = self._rng
+        if not self.is_mended and rng.random() < 0.3:
+            return  # later
+        path, people = f"plan/{version}/decision", (self._who, f"{self._tenant}/boss")
+        bodies: list[dict[str, Any]] = [
+            {"decision": "reject", "reason": "not like this"} if rng.random() < 0.25 else {"decision": "approve"}
+            for _ in range(rng.choice([1, 1, 2]))
+        ]
         await asyncio.gather(*[self._post(path, body, who, key) for body, who in zip(bodies, people, strict=False)])
 
     def _decision(self, call: Call) -> dict[str, Any]:

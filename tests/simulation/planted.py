@@ -77,7 +77,6 @@ REFUSING = {"refused": 0.05, "moves_every": 0.3, "database_seconds_max": 0.1}
 RELAYING = {"moves_every": 0.3, "append_seconds_max": 0.2, "projectors": 2, "append_trouble": 0.04, "view_commands": 2}
 REBUILDING = {"view_commands": 5, "moves_every": 0.3, "database_seconds_max": 0.1, "append_seconds_max": 0.2}
 FAMILIES = {
-    "plan_approval": "never",
     "spawns": 0.3,
     "plans": 0.2,
     "moves_every": 0.3,
