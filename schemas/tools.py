@@ -22,6 +22,8 @@ THREAD_SOURCE = "runtime"
 THREAD_POOL = "thread"
 """Of tools that the runtime runs itself: they act on threads."""
 SPAWN_THREAD_TOOL = "spawn_thread"
+LOAD_SKILL_TOOL = "load_skill"
+"""Of executors: the runtime records which version is loaded before it is dispatched."""
 
 IDEMPOTENCY_META_KEY = "dev.threadlog/idempotency-key"
 

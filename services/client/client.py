@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
+from hashlib import sha256
 from types import TracebackType
 from typing import Final, Literal, NamedTuple, Self, TypeAlias, cast
 from urllib.parse import quote, urlencode
@@ -320,6 +321,11 @@ class ThreadlogClient:
         answer = await self._ask(method, url, headers, orjson.dumps(body), is_repeatable=key is not None)
         return Accepted(str(answer.get("thread", "")), answer)
 
+    async def put_artifact(self, data: bytes, media_type: str) -> JsonObject:
+        """Stored once per content: `sha256`, `size`, `media_type`. Raises RefusedError, UnreachableError."""
+        url = f"{self._base}/v1/artifacts/{sha256(data).hexdigest()}"
+        return await self._ask("PUT", url, [(b"content-type", media_type.encode())], data, is_repeatable=True)
+
     # Reads
 
     async def thread(self, thread: str) -> JsonObject:
@@ -340,6 +346,10 @@ class ThreadlogClient:
 
     async def tool_calls(self, thread: str, **query: str | int | None) -> JsonObject:
         return await self.get(f"/v1/threads/{quote(thread, safe='')}/tool-calls", query)
+
+    async def state(self, thread: str, **query: str | int | None) -> JsonObject:
+        """The folded state and the context; `at` names an earlier seq."""
+        return await self.get(f"/v1/threads/{quote(thread, safe='')}/state", query)
 
     async def plan(self, thread: str, **query: str | int | None) -> JsonObject:
         """The versions of the thread's plan, the newest first, each with its graph."""

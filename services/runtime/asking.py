@@ -18,7 +18,7 @@ from services.chassis.lifecycle import Spawn
 from services.chassis.log import Log, Outgoing
 from services.chassis.storable import storable_text
 from services.chassis.text_batch import TextBatch
-from services.runtime import compaction
+from services.runtime import compaction, skills
 from services.runtime.answers import step_failed, step_finished, step_handed_over
 from services.runtime.calls import offered_tools
 from services.runtime.decisions import RUNTIME, Append, Calling, Summarising
@@ -79,12 +79,13 @@ class Asking:
         items: Sequence[TranscriptItem] = [item.content for item in shown.items]
         if isinstance(calling, Summarising):
             items = compaction.question(compaction.summed_up(shown.items, calling.through_seq))
+        tools = list(offered_tools(self._catalog.catalog, config))
         request = ModelRequest(
             model=config.model,
             settings=config.model_settings,
-            instructions=config.instructions,
+            instructions=skills.instructions(config, tools),
             items=items,
-            tools=list(offered_tools(self._catalog.catalog, config)),
+            tools=tools,
             tool_choice="none" if isinstance(calling, Summarising) else None,
             is_summary=isinstance(calling, Summarising),
         )

@@ -10,6 +10,7 @@ from typing import assert_never
 from schemas.config import Config
 from schemas.events import (
     POOLS_WITHOUT_EXECUTOR,
+    SkillLoaded,
     ToolCallApprovalExpired,
     ToolCallApprovalRequested,
     ToolCallApproved,
@@ -22,13 +23,14 @@ from schemas.events import (
 from schemas.ids import ThreadKey, idempotency_key
 from schemas.state import Call, ThreadState, Turn
 from schemas.tools import Catalog, CatalogTool, ToolSpec
+from services.runtime import skills
 from services.runtime.decisions import NOTHING_TO_DO, Append, Decisions, LookAgain, World, joined
 from services.runtime.limits import Limits
 from services.runtime.own_tools import own_tool, own_tool_of
 
 
 def offered_tools(catalog: Catalog, config: Config) -> tuple[ToolSpec, ...]:
-    return tuple([spec for spec in catalog.specs(config.tools) if not spec.on_request])
+    return skills.without_loader([spec for spec in catalog.specs(config.tools) if not spec.on_request], config)
 
 
 def end_turn(turn: Turn, calls: Sequence[Call], outcome: TurnOutcome, reason: str | None, world: World) -> Append:
@@ -70,6 +72,10 @@ def end_running(
 def together(decided: Sequence[Decisions]) -> Decisions:
     """Of several calls, which go on beside each other: all their events, else all they wait for."""
     appends = [decision for part in decided for decision in part if isinstance(decision, Append)]
+    loaded = [append for append in appends if isinstance(append.event, SkillLoaded)]
+    if len(loaded) > 1:  # calls that load the same
+        others = [append for append in appends if append not in loaded]
+        appends = [*(append for place, append in enumerate(loaded) if append not in loaded[:place]), *others]
     return appends or joined(*decided)
 
 
@@ -143,7 +149,8 @@ def _advance_call(
         case "approved" | "repeatable":
             if not may_dispatch or not (in_order or _runs_beside(call, world)):
                 return NOTHING_TO_DO
-            return [_dispatch(key, call, now_ms, limits, world)]
+            recorded = skills.to_record(state, turn, call) if skills.is_loader(world.catalog, call.tool) else None
+            return [_dispatch(key, call, now_ms, limits, world) if recorded is None else Append(recorded)]
         case "dispatched":
             if now_ms < call.deadline_ms:
                 return [LookAgain(call.deadline_ms)]
@@ -206,6 +213,8 @@ def _why_refused(state: ThreadState, turn: Turn, call: Call, limits: Limits, wor
     complaint = world.arguments_problem(tool, call.args, call.malformed)
     if complaint is not None:
         return "policy:arguments", complaint
+    if skills.is_loader(world.catalog, call.tool):
+        return skills.why_refused(turn, call)
     own = own_tool(world.catalog.find(call.tool))
     return None if own is None else own.why_refused(state, turn, call, limits, world)
 

@@ -10,9 +10,11 @@ import structlog
 from schemas.tools import CatalogSource, ToolSpec
 from services.chassis.artifacts import ArtifactStore
 from services.chassis.lifecycle import Spawn
+from services.chassis.skill_tar import SkillLimits
 from services.tool_executor.builtin.apply_patch import ApplyPatchTool
 from services.tool_executor.builtin.echo import EchoTool
 from services.tool_executor.builtin.files import ReadFileTool, WriteFileTool
+from services.tool_executor.builtin.load_skill import LoadSkillTool
 from services.tool_executor.builtin.read_artifact import ReadArtifactTool
 from services.tool_executor.builtin.restore_files import RestoreFilesTool
 from services.tool_executor.builtin.shell import ShellTool
@@ -24,6 +26,7 @@ from services.tool_executor.process import Warden
 from services.tool_executor.publisher import Publisher
 from services.tool_executor.sandbox import Sandbox, SandboxPolicy, find_bubblewrap
 from services.tool_executor.settings import ExecutorSettings
+from services.tool_executor.skills import SkillFolders
 from services.tool_executor.tools import Toolbox, ToolRunner
 from services.tool_executor.tools_file import ToolsFile
 
@@ -105,6 +108,9 @@ class Assembly:
             case "restore_files":
                 restoring = RestoreFilesTool(self.sandbox, self.history)
                 return restoring.spec, restoring
+            case "load_skill":
+                loading = LoadSkillTool(self.sandbox)
+                return loading.spec, loading
             case "read_artifact":
                 artifacts = ReadArtifactTool(self.sandbox, self.history.store)
                 return artifacts.spec, artifacts
@@ -138,5 +144,8 @@ def assembled(
     grace_seconds = settings.executor_grace_seconds
     history = FileHistory(store, settings.executor_keep_seconds)
     kept_bytes_max = min(settings.executor_output_bytes_max, settings.artifact_bytes_max)
-    sandbox = Sandbox(policy, environ)
+    limits = SkillLimits(
+        settings.executor_skill_bytes_max, settings.executor_skill_file_bytes_max, settings.executor_skill_files_max
+    )
+    sandbox = Sandbox(policy, environ, SkillFolders(store, limits, settings.executor_keep_seconds))
     return Assembly(file, sandbox, Warden(), Toolbox(), publisher, spawn, grace_seconds, history, kept_bytes_max)

@@ -332,6 +332,7 @@ class Executor:
             idempotency_key=idempotency_key(held.key, call.call),
             timeout_seconds=call.timeout_ms / 1000,
             environment=environment(held.state.turn),
+            skills=held.state.skills,
         )
         if not run.attempt.pure:
             self._beat_later(partition, held, run)

@@ -9,7 +9,7 @@ such calls refused, and a shell under `read-only` is refused in any case, since 
 import os
 import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, TypeAlias, get_args
@@ -19,6 +19,7 @@ from pydantic import JsonValue
 from schemas.config import PermissionProfile
 from schemas.ids import is_name
 from services.tool_executor.file_changes import recover
+from services.tool_executor.skills import FOLDER, SkillFolders
 
 Enforcement: TypeAlias = Literal["where-present", "required", "off"]
 
@@ -88,6 +89,12 @@ class Room:
         if self.profile == "read-only":
             raise RefusedError("This thread's permission profile is read-only: files cannot be changed.")
 
+    def require_own(self, paths: Iterable[Path]) -> None:
+        """What skills have brought is not the thread's to change."""
+        for path in paths:
+            if path.is_relative_to(self.workspace / FOLDER):
+                raise RefusedError(f"{self.relative(path)} belongs to a skill, which is read-only. Copy it elsewhere.")
+
     def environment(self, idempotency_key: str) -> dict[str, str]:
         return {
             **self.variables,
@@ -123,9 +130,10 @@ class Room:
 
 
 class Sandbox:
-    def __init__(self, policy: SandboxPolicy, environ: Mapping[str, str]) -> None:
+    def __init__(self, policy: SandboxPolicy, environ: Mapping[str, str], skills: SkillFolders | None = None) -> None:
         self._policy = policy
         self._environ = environ
+        self.skills = skills
 
     def enter(self, tenant: str, thread: str, environment: Mapping[str, JsonValue]) -> Room:
         """Makes the workspace where there is none yet. Raises RefusedError for what a thread may not have."""

@@ -34,6 +34,10 @@ class ExecutorSettings(Settings):
     executor_keep_seconds: float = Field(default=30.0, gt=0)
     """What the artifact store may take for what one call leaves. Then a result goes out cut, and a file is not changed.
     """
+    executor_skill_bytes_max: int = Field(default=16 * MIB, ge=1)
+    """Of a skill's folder as a tar; a larger one is refused."""
+    executor_skill_file_bytes_max: int = Field(default=4 * MIB, ge=1)
+    executor_skill_files_max: int = Field(default=1_000, ge=1)
     executor_reconcile_first_seconds: float = Field(default=2.0, gt=0)
     """The downstream of a reconcilable call that cannot say is asked again after this; twice as long after each."""
     executor_reconcile_most_seconds: float = Field(default=300.0, gt=0)

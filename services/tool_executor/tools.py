@@ -10,6 +10,7 @@ from typing import Literal, Protocol, TypeAlias
 import structlog
 from pydantic import JsonValue
 
+from schemas.state import LoadedSkill
 from services.tool_executor.attachments import Attachments
 from services.tool_executor.output import text_result
 
@@ -37,6 +38,8 @@ class ToolRequest:
     timeout_seconds: float
     environment: Mapping[str, JsonValue] = field(default_factory=dict)
     """`cwd` (relative to the workspace), `profile`, `variables`; all optional."""
+    skills: Mapping[str, LoadedSkill] = field(default_factory=dict)
+    """By name, what the thread has loaded: the folders have to be there."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@
     workspace_root: /var/lib/threadlog/workspaces
     sandbox: {enforcement: where-present, profile_widest: workspace-write}
     variables: [PATH, LANG]
-    builtin: [shell, read_file, write_file, apply_patch, read_artifact, restore_files]
+    builtin: [shell, read_file, write_file, apply_patch, read_artifact, restore_files, load_skill]
     mcp:
       git:
         command: mcp-server-git
@@ -53,7 +53,9 @@ from schemas.tools import TOOL_NAME_PATTERN
 from services.chassis.tool_arguments import schema_problem
 from services.tool_executor.sandbox import VARIABLES_DEFAULT, Enforcement
 
-BuiltinName = Literal["shell", "read_file", "write_file", "apply_patch", "read_artifact", "restore_files", "echo"]
+BuiltinName = Literal[
+    "shell", "read_file", "write_file", "apply_patch", "read_artifact", "restore_files", "load_skill", "echo"
+]
 BUILTIN_DEFAULT: tuple[BuiltinName, ...] = (
     "shell",
     "read_file",
@@ -61,6 +63,7 @@ BUILTIN_DEFAULT: tuple[BuiltinName, ...] = (
     "apply_patch",
     "read_artifact",
     "restore_files",
+    "load_skill",
 )
 FILE_BYTES_MAX = 1_048_576
 

@@ -42,6 +42,7 @@ class ChangingTool(BuiltinTool[ArgumentsT]):
     ) -> ToolEnd:
         room.require_write()
         plan = await self.plan(args, room, request.tenant)
+        room.require_own(plan.wanted)
         try:
             changes = await self._history.change(room, request.tenant, plan.wanted, plan.expected)
         except NotChangedError as error:

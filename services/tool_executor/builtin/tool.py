@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
 from schemas.tools import ToolSpec
 from services.tool_executor.output import text_result
 from services.tool_executor.sandbox import RefusedError, Room, Sandbox
+from services.tool_executor.skills import SkillUnavailableError
 from services.tool_executor.tools import Emit, ToolEnd, ToolRequest
 
 
@@ -42,8 +43,10 @@ class BuiltinTool(ABC, Generic[ArgumentsT]):
         try:
             args = self.arguments.model_validate(request.args)
             room = self._sandbox.enter(request.tenant, request.thread, request.environment)
+            if request.skills and self._sandbox.skills is not None:
+                await self._sandbox.skills.restore(request.tenant, room.workspace, request.skills)
             end = await self.act(args, room, request, emit, cancelled)
-        except (RefusedError, ToolFailedError) as error:
+        except (RefusedError, ToolFailedError, SkillUnavailableError) as error:
             end = failed(str(error))
         except ValidationError as error:
             end = failed(_described(request.tool, error))

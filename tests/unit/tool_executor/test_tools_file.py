@@ -19,7 +19,15 @@ def parsed(text: str):
 def test_an_empty_file_offers_the_built_in_tools():
     file = parsed("")
     assert file.pool == "default"
-    assert file.builtin == ("shell", "read_file", "write_file", "apply_patch", "read_artifact", "restore_files")
+    assert file.builtin == (
+        "shell",
+        "read_file",
+        "write_file",
+        "apply_patch",
+        "read_artifact",
+        "restore_files",
+        "load_skill",
+    )
     assert not file.mcp
     assert file.client_tools is None
 

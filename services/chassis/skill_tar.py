@@ -1,0 +1,116 @@
+"""A skill's folder as one artifact: a plain tar, the same bytes for the same files, and read with suspicion.
+
+Pure. Nothing but directories and regular files with plain relative names is taken out of one; times, owners and modes
+say nothing, but that a file may be executed.
+"""
+
+import io
+import tarfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from schemas.errors import ThreadlogError
+
+MEDIA_TYPE: Final = "application/x-tar"
+SKILL_FILE: Final = "SKILL.md"
+EXECUTABLE: Final = 0o100
+PATH_CHARACTERS_MAX: Final = 500
+PARTS_MAX: Final = 32
+
+
+class SkillRefusedError(ThreadlogError):
+    """The bytes, or the folder, are no skill. The text says why, for people and models."""
+
+
+@dataclass(frozen=True, slots=True)
+class SkillLimits:
+    tar_bytes_max: int = 16 * 1024 * 1024
+    file_bytes_max: int = 4 * 1024 * 1024
+    files_max: int = 1_000
+
+
+class SkillFile(NamedTuple):
+    content: bytes
+    executable: bool = False
+
+
+def packed(files: Mapping[str, SkillFile], limits: SkillLimits) -> bytes:
+    """By relative path, with `/`. Raises SkillRefusedError for what `unpacked` would refuse."""
+    for path, file in files.items():
+        _require_path(path)
+        _require_size(path, len(file.content), limits)
+    _require_whole(list(files), limits)
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as tar:
+        for path in sorted(files):
+            info = tarfile.TarInfo(path)
+            info.size = len(files[path].content)
+            info.mode = 0o755 if files[path].executable else 0o644
+            tar.addfile(info, io.BytesIO(files[path].content))
+    data = out.getvalue()
+    if len(data) > limits.tar_bytes_max:
+        raise SkillRefusedError(f"the skill has {len(data)} bytes as a tar; {limits.tar_bytes_max} are allowed")
+    return data
+
+
+def unpacked(data: bytes, limits: SkillLimits) -> dict[str, SkillFile]:
+    """The files by their paths. Raises SkillRefusedError."""
+    if len(data) > limits.tar_bytes_max:
+        raise SkillRefusedError(f"it has {len(data)} bytes; {limits.tar_bytes_max} are allowed")
+    files: dict[str, SkillFile] = {}
+    try:
+        with tarfile.open(fileobj=io.BytesIO(data), mode="r:") as tar:
+            for seen, member in enumerate(tar, start=1):
+                if seen > 2 * limits.files_max:
+                    raise SkillRefusedError(f"it has more than {2 * limits.files_max} entries")
+                file = _taken(tar, member, files, limits)
+                if file is not None:
+                    files[member.name] = file
+    except (tarfile.TarError, OSError, ValueError, OverflowError, RecursionError) as error:
+        raise SkillRefusedError(f"it is no tar: {error}") from error
+    _require_whole(list(files), limits)
+    return files
+
+
+def _taken(
+    tar: tarfile.TarFile, member: tarfile.TarInfo, files: Mapping[str, SkillFile], limits: SkillLimits
+) -> SkillFile | None:
+    """None of a directory: its files make it."""
+    if member.isdir():
+        _require_path(member.name.removesuffix("/"))
+        return None
+    if not member.isreg() or member.issparse():
+        raise SkillRefusedError(f"{member.name[:200]!r} is no regular file: links and devices are not taken")
+    _require_path(member.name)
+    _require_size(member.name, member.size, limits)
+    if member.name in files:
+        raise SkillRefusedError(f"{member.name!r} is there twice")
+    held = tar.extractfile(member)
+    content = b"" if held is None else held.read(limits.file_bytes_max + 1)
+    if len(content) != member.size:
+        raise SkillRefusedError(f"{member.name!r} is cut off")
+    return SkillFile(content, bool(member.mode & EXECUTABLE))
+
+
+def _require_path(path: str) -> None:
+    parts = path.split("/")
+    plain = all(part not in {"", ".", ".."} for part in parts) and path.isprintable() and "\\" not in path
+    if not plain or len(path) > PATH_CHARACTERS_MAX or len(parts) > PARTS_MAX:
+        raise SkillRefusedError(f"{path[:200]!r} is no plain relative path inside the folder")
+
+
+def _require_size(path: str, size: int, limits: SkillLimits) -> None:
+    if size > limits.file_bytes_max:
+        raise SkillRefusedError(f"{path!r} has {size} bytes; {limits.file_bytes_max} are allowed")
+
+
+def _require_whole(paths: Sequence[str], limits: SkillLimits) -> None:
+    if len(paths) > limits.files_max:
+        raise SkillRefusedError(f"it has {len(paths)} files; {limits.files_max} are allowed")
+    if SKILL_FILE not in paths:
+        raise SkillRefusedError(f"it has no {SKILL_FILE}")
+    folders = {path[:place] for path in paths for place, sign in enumerate(path) if sign == "/"}
+    both = folders & set(paths)
+    if both:
+        raise SkillRefusedError(f"{min(both)!r} is a file and a folder")

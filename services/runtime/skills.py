@@ -1,0 +1,55 @@
+"""Skills that a thread's model may load: what it is told of them, and what is recorded before one is loaded. Pure."""
+
+from collections.abc import Iterable
+
+from schemas.config import Config, Skill
+from schemas.events import SkillLoaded
+from schemas.state import Call, LoadedSkill, ThreadState, Turn
+from schemas.tools import LOAD_SKILL_TOOL, Catalog, ToolSpec
+
+HEADING = f"Skills: folders of instructions and files. Before work that one is made for, load it by {LOAD_SKILL_TOOL}."
+
+
+def is_loader(catalog: Catalog, tool: str) -> bool:
+    """Whether it is the executors' own tool, not another of that name."""
+    found = catalog.find(tool)
+    return tool == LOAD_SKILL_TOOL and found is not None and found.source == "builtin"
+
+
+def without_loader(tools: Iterable[ToolSpec], config: Config) -> tuple[ToolSpec, ...]:
+    """A thread without skills is not offered to load any."""
+    return tuple([tool for tool in tools if config.skills or tool.name != LOAD_SKILL_TOOL])
+
+
+def instructions(config: Config, tools: Iterable[ToolSpec]) -> str | None:
+    """The thread's own, then the skills that can be loaded, where the tool for it is offered."""
+    if not config.skills or all(tool.name != LOAD_SKILL_TOOL for tool in tools):
+        return config.instructions
+    lines = [HEADING, *[_line(skill) for skill in config.skills]]
+    return "\n\n".join([*([config.instructions] if config.instructions else []), "\n".join(lines)])
+
+
+def why_refused(turn: Turn, call: Call) -> tuple[str, str] | None:
+    """Of arguments that fit the tool's schema."""
+    if _named(turn.config, call) is not None:
+        return None
+    names = ", ".join(skill.name for skill in turn.config.skills) or "none"
+    return "policy:arguments", f"There is no skill named {str(call.args.get('name'))[:100]!r}. The skills are: {names}."
+
+
+def to_record(state: ThreadState, turn: Turn, call: Call) -> SkillLoaded | None:
+    """What has to be on record before the call is dispatched: whoever runs it, or any later call, finds it there."""
+    skill = _named(turn.config, call)
+    if skill is None or state.skills.get(skill.name) == LoadedSkill(skill.version, skill.sha256):
+        return None
+    return SkillLoaded(name=skill.name, skill_version=skill.version, sha256=skill.sha256)
+
+
+def _named(config: Config, call: Call) -> Skill | None:
+    """Of several versions of one name, the last one that is listed."""
+    name = call.args.get("name")
+    return next((skill for skill in reversed(config.skills) if skill.name == name), None)
+
+
+def _line(skill: Skill) -> str:
+    return f"- {skill.name} ({skill.version})" + (f": {skill.description}" if skill.description else "")
