@@ -1,9 +1,12 @@
 """Where turns of Codex begin and end, and what a person wrote, in records that no genuine session at hand shows."""
 
+import json
+from pathlib import Path
 from typing import Any
 
+from services.importer.lines import FileSource
 from services.importer.model import Compaction, Counts
-from tests.support.sessions.codex_records import SESSION, Session, header_of, turns_of
+from tests.support.sessions.codex_records import SESSION, Session, header_of, pieces_of, turns_of
 from tests.support.sessions.shown import shown
 
 # 0.80: envelopes, calls in the form of later versions, no records of turns
@@ -352,3 +355,22 @@ def test_prompts_that_have_the_same_place_in_a_thread_and_its_fork_have_names_of
     ]
     assert first[0].inputs == second[0].inputs
     assert first[1].inputs[0].source_id != second[1].inputs[0].source_id
+
+
+def test_lines_of_a_file_that_are_not_as_they_should_be(tmp_path: Path) -> None:
+    texts = ["a\u2028b\u0085c", "x" * 2_000_000, "lone \ud800 half", "zero \x00 byte"]
+    session = Session()
+    for text in texts:
+        session.prompt(text)
+    # Half of a pair is there as an escape; what splits lines elsewhere is there as it is.
+    raw = [json.dumps(record, ensure_ascii=index in {5, 6}).encode() for index, record in enumerate(session.records)]
+    foreign = [b"", b"\xff\xfe", b"[1]", b'{"type":"user","uuid":"u","message":{}}', b"\r"]
+    torn = raw[-1][:-20]
+    path = tmp_path / f"rollout-{SESSION}.jsonl"
+    path.write_bytes(b"\n".join([*raw[:3], *foreign, *raw[3:-1], torn]))
+    counts = Counts()
+    turns = turns_of(pieces_of(FileSource(path), counts))
+    shown_texts = [item.text for turn in turns for one in turn.inputs for item in one.items if item.type == "text"]
+    assert shown_texts == [*texts[:2], "lone \ufffd half", texts[3]]
+    assert counts.bad_lines == 3
+    assert counts.not_understood == {"user": 1}
