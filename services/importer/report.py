@@ -64,7 +64,7 @@ class ThreadReport:
 
     def _call(self, call: Call) -> None:
         self.calls.append({"tool": call.tool, "outcome": call.end})
-        self.unfinished += call.end == "unknown"
+        self.unfinished += call.end == "unknown" and call.end_origin is None
         self.artifacts += len(call.blobs) + (call.whole is not None)
         self.artifacts += sum((change.before is not None) + (change.after is not None) for change in call.changes)
 
