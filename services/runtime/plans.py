@@ -87,8 +87,7 @@ def advance(key: ThreadKey, state: ThreadState, now_ms: int, limits: Limits, wor
         return NOTHING_TO_DO
     plan = state.plan
     config = state.config if state.turn is None else state.turn.config
-    if config is None:
-        return NOTHING_TO_DO
+    assert config is not None  # a thread that has a plan was created
     limits = narrowed(limits, config)
     if plan.waiting is not None:
         answer = _answer(state, plan, plan.waiting, config, now_ms, limits)

@@ -73,7 +73,7 @@ def test_a_folder_that_leads_outside_is_refused() -> None:
         (lambda: b"x" * 100_001, "it has 100001 bytes; 100000 are allowed"),
         (lambda: b"", "it is no tar"),
         (lambda: b"no tar at all" * 100, "it is no tar"),
-        (lambda: made(member("a", 900))[:1_400], "it is no tar|cut off"),
+        (lambda: made(member("a", 900))[:1_400], "it is no tar: unexpected end of data"),
     ],
 )
 def test_what_else_is_no_skill(data: Callable[[], bytes], why: str) -> None:

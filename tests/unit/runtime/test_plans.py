@@ -339,6 +339,16 @@ class TestTasks:
             ],
         }
 
+    def test_a_task_may_have_nothing_to_tell(self):
+        history = calling({"a": ""})
+        end_of(history, "a", result=None)
+        settled(history)
+        assert result_of(history).result == {
+            "version": 1,
+            "status": "ended",
+            "tasks": [{"id": "a", "status": "succeeded"}],
+        }
+
     def test_so_does_a_task_that_was_cancelled(self):
         history = backed({"a": "", "b": "a"})
         end_of(history, "a", "cancelled", None)
