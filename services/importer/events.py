@@ -123,6 +123,11 @@ class Ahead:
     scope: int = 0
     """The last turn of the session that the thread has; pieces without a name of their own are counted from it."""
     marks: int = 0
+    _session: str = field(init=False)
+    """What the source of every event begins with."""
+
+    def __post_init__(self) -> None:
+        self._session = f"importer/{self.normaliser}/{_plain(self.header.source_id)}"
 
     # Emitting
 
@@ -164,8 +169,7 @@ class Ahead:
         return True
 
     def _source(self, origin: Origin, more: str) -> str:
-        where = f"importer/{self.normaliser}/{_plain(self.header.source_id)}:{origin.line}"
-        return f"{where}{';inferred' if origin.inferred is not None else ''}{more}"
+        return f"{self._session}:{origin.line}{';inferred' if origin.inferred is not None else ''}{more}"
 
     def _store(self, cutter: Cutter) -> None:
         self.out.extend([Store(blob, kept) for blob, kept in zip(cutter.blobs, cutter.artifacts, strict=True)])
