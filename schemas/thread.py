@@ -107,6 +107,8 @@ DUPLICATE = Verdict("duplicate", "the same event took effect before")
 CONFLICT = Verdict("rejected", "conflict: the same command id with other content")
 CLOSING_ALREADY = Verdict("superseded", "the thread is closing already")
 COMPACTING_ALREADY = Verdict("superseded", "a compaction is asked for already")
+ARCHIVED_ALREADY = Verdict("superseded", "the thread is archived")
+NOT_ARCHIVED = Verdict("superseded", "the thread is not archived")
 CLOSED = Verdict("rejected", "the thread is closed")
 NO_DATA = Problem(True, "the record has no data")
 NO_THREAD = Verdict("rejected", "no such thread")
@@ -246,14 +248,14 @@ def _described(s: ThreadState, r: Record, d: ThreadDescribed) -> Verdict:
 
 def _archived(s: ThreadState, r: Record, d: ThreadArchived) -> Verdict:
     if s.archived:
-        return Verdict("superseded", "the thread is archived")
+        return ARCHIVED_ALREADY
     s.archived = True
     return APPLIED
 
 
 def _unarchived(s: ThreadState, r: Record, d: ThreadUnarchived) -> Verdict:
     if not s.archived:
-        return Verdict("superseded", "the thread is not archived")
+        return NOT_ARCHIVED
     s.archived = False
     return APPLIED
 

@@ -30,7 +30,16 @@ from schemas.events import (
     TurnCancelRequested,
 )
 from schemas.ids import EPHEMERAL_PREFIX, DataHash, EventId, ThreadId, ThreadKey, derive_command, derive_thread
-from schemas.thread import CLOSED, CLOSING_ALREADY, CONFLICT, Effect, Verdict, cancelling_already
+from schemas.thread import (
+    ARCHIVED_ALREADY,
+    CLOSED,
+    CLOSING_ALREADY,
+    CONFLICT,
+    NOT_ARCHIVED,
+    Effect,
+    Verdict,
+    cancelling_already,
+)
 from services.ingest.auth import Principal
 from services.ingest.problems import (
     ARTIFACT_MISSING,
@@ -57,6 +66,7 @@ OF_PATCHES = frozenset[type[Event]]({ThreadDescribed, ThreadConfigured, ThreadAr
 
 NO_SIZES: Mapping[str, int] = {}
 CLOSED_ALREADY = frozenset({CLOSING_ALREADY, CLOSED})
+ARCHIVED_AS_ASKED = frozenset({ARCHIVED_ALREADY, NOT_ARCHIVED})
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +185,7 @@ def patch_thread(command: Command, request: PatchThread, limits: AcceptLimits) -
     if not events:
         return Problem(INVALID_REQUEST, "The patch changes nothing.", {"errors": []})
     with_ids = tuple([(command.event_id(type(event)), event) for event in events])
-    return Accepted(command, with_ids, kinds=OF_PATCHES)
+    return Accepted(command, with_ids, kinds=OF_PATCHES, alike=ARCHIVED_AS_ASKED)
 
 
 def close_thread(command: Command, request: CloseThread) -> Accepted:
@@ -188,7 +198,9 @@ def _config_problem(patch: dict[str, JsonValue], limits: AcceptLimits) -> Proble
     if problem is not None:
         return problem
     try:
-        ConfigRequest.model_validate({"model": None, **merge_patch({"model": "any"}, patch)}, strict=False)
+        merged = merge_patch({"model": "any"}, patch)
+        assert isinstance(merged, dict), "a patch that is an object gives one"
+        ConfigRequest.model_validate({"model": None, **merged}, strict=False)
     except pydantic.ValidationError as error:
         complaint = first_error(error)
         return Problem(INVALID_REQUEST, f"config.{complaint}", {"errors": [{"place": "config", "detail": complaint}]})
