@@ -20,6 +20,11 @@ it at all (`Call.end_origin`): one that was written when the session was taken u
 """
 Evidence = Literal["recorded", "inferred"]
 
+KINDS_MAX = 200
+"""Kinds of records that are counted one by one: a file may name as many as it has lines."""
+KIND_CHARACTERS_MAX = 100
+OTHER_KINDS = "other kinds"
+
 
 @dataclass(frozen=True, slots=True)
 class Origin:
@@ -226,4 +231,7 @@ class Counts:
     """By kind of record."""
 
     def pass_over(self, kind: str) -> None:
+        kind = kind[:KIND_CHARACTERS_MAX]
+        if kind not in self.not_understood and len(self.not_understood) >= KINDS_MAX:
+            kind = OTHER_KINDS
         self.not_understood[kind] = self.not_understood.get(kind, 0) + 1
