@@ -75,8 +75,16 @@ class Settings(BaseSettings):
     """
     artifact_bytes_max: int = Field(default=1024 * MIB, ge=MIB)
     """Of one artifact."""
+    artifacts_grace_seconds: float = Field(default=86_400, ge=0)
+    """How long an artifact that nothing names stays after its last upload or use, before `threadlog artifacts collect`
+    sets it aside, and how long it lies there. Longer than events of ephemeral threads are kept (6 hours): no view lists
+    what those name.
+    """
     artifacts_timeout_seconds: float = Field(default=30, gt=0)
     """For one request to the store. An upload may take a second more for each MiB."""
+
+    child_depth: int = Field(default=3, ge=0, le=100)
+    """How many generations of child threads there may be below the topmost thread."""
 
     log_format: Literal["json", "console"] = "json"
     log_level: Literal["debug", "info", "warning", "error"] = "info"

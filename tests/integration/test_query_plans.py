@@ -31,9 +31,12 @@ AS_READER = Reading(READER, TENANT)
 READERS: Final = (
     ("services/ingest/sql/ops_", Reading(OPERATOR)),
     ("services/ingest/sql/positions", Reading(INGEST)),
+    ("services/cli/sql/positions", Reading(INGEST)),
+    ("services/cli/sql/", Reading(OPERATOR)),
     ("services/ingest/", AS_READER),
     ("services/projector/queries/", AS_READER),
     ("services/runtime/", Reading(RUNTIME)),
+    ("services/chassis/sql/context_at", Reading(RUNTIME)),
     ("services/chassis/", Reading(EXECUTOR)),
     ("services/projector/sql/", Reading(PROJECTOR, settings={"search_path": "views_g1", **WRITER})),
 )
@@ -44,18 +47,24 @@ NOT_OF_VIEWS: Final = {
     *("list_generations", "live_generation", "policies", "set_generation_status", "unfinished_generations"),
 }
 READS_ALL: Final = re.compile(
-    r"/verify_|/(begin_relay|move_relay|select_relay|move_window|delete_window|select_window|upsert_window)"
+    r"/verify_|/(all_artifacts|gaps_of_tenant)|/(begin_relay|move_relay|select_relay|move_window|delete_window|select_window|upsert_window)"
 )
 """What reads a whole generation because that is its purpose, and what is outside the generations."""
 
 VALUES: Final[Mapping[str, str]] = {
     "ingest/call_facts": f"({OF_THREAD}, '{TURNS // 2}.1.0')",
     "ingest/call_standing": f"({OF_THREAD}, '10.1.0')",
+    "cli/named_artifacts": f"('{TENANT}', '{{{{sha-7,sha-8}}}}')",
+    "cli/positions": "('thread-events')",
     "ingest/command": f"({OF_THREAD}, md5('{THREAD}' || 33)::uuid)",
     "ingest/earlier_commands": f"({OF_THREAD}, 'thread-events', 3, {IDS})",
     "ingest/event_at": f"({OF_THREAD}, 3, {EVENTS + 5})",
     "ingest/events_page": f"({OF_THREAD}, {MIDDLE}, 9007199254740991, true, 201, 4194304)",
+    "ingest/fork_configs": f"({OF_THREAD}, {MIDDLE}, 1001)",
+    "ingest/fork_made": f"({OF_THREAD}, md5('{THREAD}' || 33)::uuid)",
+    "ingest/fork_point": f"({OF_THREAD}, {MIDDLE}, null, 100)",
     "ingest/input_standing": f"({OF_THREAD}, 'i33')",
+    "ingest/latest_changes": f"({OF_THREAD}, '{{file-4}}')",
     "ingest/ops_quarantined_threads": "('thread-events', 100)",
     "ingest/ops_quiet_threads": "('thread-events', '2027-01-01', 'tenant-1', 'thread-1', 100)",
     "ingest/page_approvals": f"('{TENANT}', 'thread-2', 1, 1, 0, 50)",
@@ -69,12 +78,18 @@ VALUES: Final[Mapping[str, str]] = {
     "ingest/page_unknown_calls": f"('{TENANT}', 'thread-2', 1, 1, 0, 50)",
     "ingest/page_unknown_calls_of_thread": f"('{TENANT}', 'thread-140', '', 0, 0, -1, 50)",
     "ingest/page_usage": f"('{TENANT}', '2026-01-03', '2026-01-03 01:00', '2026-01-03', '', 50)",
+    "ingest/page_plan": f"('{TENANT}', 'thread-300', 9, 50)",
+    "ingest/plan_facts": f"({OF_THREAD}, md5('{THREAD}' || 33)::uuid)",
+    "ingest/plan_standing": f"('{TENANT}', 'thread-300', 1)",
     "ingest/positions": "('thread-events')",
     "ingest/state_newest": f"({OF_THREAD}, {EVENTS}, 10000, 4194304)",
     "ingest/state_records": f"({OF_THREAD}, {MIDDLE}, {EVENTS}, 500, 4194304)",
+    "ingest/turn_changes": f"({OF_THREAD}, {TURNS // 2}, 10000)",
     "ingest/thread": f"({OF_THREAD})",
     "ingest/thread_row": f"({OF_THREAD}, 'thread-events', 3)",
+    "runtime/select_child_ends": f"('{TENANT}', '{{{THREAD}}}', '{{i33}}')",
     "runtime/select_transcript": f"({OF_THREAD})",
+    "chassis/context_at": f"({OF_THREAD}, {MIDDLE}, null)",
     "chassis/states_keys": "('thread-events', 3, 100)",
     "chassis/states_of_threads": f"('thread-events', 3, '{{{TENANT}}}', '{{{THREAD}}}')",
     "projector/approvals": f"('{TENANT}', 'thread-2', 1, 1, 0)",

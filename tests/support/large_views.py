@@ -110,11 +110,12 @@ _STATEMENTS = (
     from generate_series(1, {THREADS}) n, generate_series(0, 2) i
     """,
     f"""
-    insert into artifacts (tenant, thread, seq, part, kind, sha256, size, media_type, at)
-    select '{TENANT}', '{THREAD}', n * 16, 0, 'tool_call', 'sha-' || n % 500, 1, 'text/plain', now()
+    insert into artifacts (tenant, thread, seq, part, kind, effect, sha256, size, media_type, name, at)
+    select '{TENANT}', '{THREAD}', n * 16, 0, case when n % 4 = 0 then 'after' else 'tool_call' end, 'applied', 'sha-' || n % 500, 1, 'text/plain',
+        'file-' || n % 8, now()
     from generate_series(1, {TURNS}) n
     union all
-    select 'tenant-' || n % 3, 'thread-' || n, 1, 0, 'recorded', 'sha-' || n % 500, 1, 'text/plain', now()
+    select 'tenant-' || n % 3, 'thread-' || n, 1, 0, 'recorded', 'applied', 'sha-' || n % 500, 1, 'text/plain', 'x', now()
     from generate_series(1, {THREADS}) n
     """,
     f"""

@@ -464,6 +464,8 @@ create table artifacts (
     primary key (tenant, thread, seq, part)
 );
 create index artifacts_by_content on artifacts (tenant, sha256, thread, seq, part);
+-- The last change of a file, by its path.
+create index artifacts_of_files on artifacts (tenant, thread, name, seq) where kind in ('before', 'after');
 
 comment on table artifacts is 'A row for each time that a record names an artifact, whatever came of the record; the bytes themselves are stored once per content.';
 comment on column artifacts.tenant is 'Whose thread it is.';

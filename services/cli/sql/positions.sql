@@ -1,0 +1,1 @@
+select "partition", next_offset from views.positions where topic = $1
