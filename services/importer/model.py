@@ -15,8 +15,8 @@ from schemas.events import AnswerItem, ContentItem, Failure, TurnOutcome, Usage
 
 Tool = Literal["claude-code", "codex"]
 CallEnd = Literal["succeeded", "failed", "timed_out", "cancelled", "denied", "unknown"]
-"""`unknown`: the file cannot tell whether the call ran. Such a call counts as unfinished where the file has no result of
-it at all (`Call.end_origin`): one that was written when the session was taken up again says that it was interrupted.
+"""`unknown`: the file cannot tell whether the call ran. Such a call counts as unfinished where the file has no result
+of it at all (`Call.end_origin`): one that was written when the session was taken up again says that it was interrupted.
 """
 Evidence = Literal["recorded", "inferred"]
 
