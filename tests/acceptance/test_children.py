@@ -107,10 +107,10 @@ class Family:
         return f"runtime-{SECOND}" if instance == SECOND else "runtime"
 
 
-async def begun(client: ThreadlogClient, words: str) -> Family:
+async def begun(client: ThreadlogClient, words: str, *, ephemeral: bool = False) -> Family:
     """Whose parent and child are on different partitions."""
     while True:
-        thread = (await client.create_thread()).thread
+        thread = (await client.create_thread(ephemeral=ephemeral)).thread
         family = Family(client, ThreadKey(TenantId("dev"), ThreadId(thread)))
         parent, child = (partition_for(key.to_bytes(), PARTITIONS_DEFAULT) for key in (family.key, family.child))
         if parent != child:
@@ -138,6 +138,22 @@ async def test_one_of_two_runtimes_is_killed(running: System, who: str, kind: st
         assert len(family.applied("child", "step.finished")) == 1
         [created] = family.applied("child", "thread.created")
         assert created["title"] == "Count"
+        for name in ("runtime", f"runtime-{SECOND}"):
+            await running.supervisor.wait_ready(name)
+
+
+async def test_the_end_of_an_ephemeral_child_is_told_again_by_its_next_owner(running: System) -> None:
+    """No view holds it."""
+    async with running.client() as client:
+        family = await begun(client, "delegate", ephemeral=True)
+        assert family.key.ephemeral and family.child.ephemeral
+        await family.until("parent", "step.started")
+        await family.until("child", "turn.ended")
+        running.supervisor.kill(family.owner("child"))
+        await family.until("parent", "turn.ended")
+        [finished] = family.applied("parent", "tool_call.finished")
+        assert finished["outcome"] == "succeeded"
+        assert len(family.applied("child", "turn.started")) == 1
         for name in ("runtime", f"runtime-{SECOND}"):
             await running.supervisor.wait_ready(name)
 
