@@ -16,6 +16,7 @@ from starlette.types import ASGIApp
 
 from schemas.config import Config
 from schemas.topics import THREAD_EVENTS
+from services.chassis.artifacts import ArtifactStore
 from services.chassis.artifacts_store import open_artifacts
 from services.chassis.catalog_reader import CatalogReader
 from services.chassis.clock import Clock, SystemClock
@@ -39,8 +40,11 @@ from services.ingest.dead_letters import DeadLetters
 from services.ingest.dependencies import Dependencies
 from services.ingest.ephemeral import ViewsAndFold
 from services.ingest.existence import KnownThreads, ThreadRows
+from services.ingest.file_histories import Diffs, ViewedFileHistories
 from services.ingest.forks import Forks, PostgresForkRows
 from services.ingest.history import PostgresHistory
+from services.ingest.import_supervisor import ImportSupervisor
+from services.ingest.imports import Imports, Jobs
 from services.ingest.live import LiveLimits, Watches
 from services.ingest.metrics import IngestMetrics, LiveCollector
 from services.ingest.ops import Ops, OpsLimits
@@ -105,6 +109,9 @@ async def _serve(settings: IngestSettings, lifecycle: Lifecycle) -> None:
         lifecycle.spawn(found.watches.run(), "live reader")
         lifecycle.spawn(found.tools.follow(), "catalog")
         lifecycle.spawn(found.ops.run(), "ops")
+        jobs = Jobs(around.pool, settings.instance, settings.import_lease_seconds)
+        importing = ImportSupervisor(jobs, found.imports.wanted, settings.import_poll_seconds)
+        lifecycle.spawn(importing.run(lifecycle.stopping), "imports")
         around.measure_lag(found.watches.positions, metrics.lag_records, metrics.lag_seconds)
         listener = _listen(settings.ingest_host, settings.ingest_port)
         server = _Server(_uvicorn_config(create_app(found), settings))
@@ -140,6 +147,7 @@ def wire(
     views = ViewsAndFold(CommandViews(database, sql, settings.ingest_position_poll_ms / 1000), watches)
     known = known_threads(settings, log, views, partitions)
     commands = commands_of(settings, log, known, views, watches, clock, metrics)
+    artifacts = open_artifacts(settings)
     return Dependencies(
         settings=settings,
         limits=accept_limits(settings),
@@ -166,8 +174,20 @@ def wire(
         dead_letters=DeadLetters(database, sql, settings.ops_dead_letter_bytes_max),
         windows=OpsWindows(database, sql),
         tools=Tools(CatalogReader(log)),
-        artifacts=open_artifacts(settings),
+        artifacts=artifacts,
+        imports=Imports(pool, database, sql),
         transfers=Transfers(TransferLimits.of(settings), metrics),
+        file_histories=ViewedFileHistories(database, sql),
+        diffs=diffs_of(settings, artifacts),
+    )
+
+
+def diffs_of(settings: IngestSettings, artifacts: ArtifactStore) -> Diffs:
+    return Diffs(
+        artifacts,
+        settings.ingest_diff_file_bytes_max,
+        settings.ingest_diff_bytes_max,
+        settings.ingest_diffs_at_once_max,
     )
 
 

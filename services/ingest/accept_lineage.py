@@ -32,6 +32,8 @@ class ForkPoint:
     """The turn that was open there."""
     asked: int | None
     """The seq that was asked for, where one was."""
+    is_closing: bool = False
+    """Whether the parent is closing now, or closed."""
 
 
 def fork_command(principal: Principal, parent: ThreadKey, idempotency_key: str, *, keyed: bool) -> Command:
@@ -47,7 +49,7 @@ def fork_thread(
     limits: AcceptLimits,
     sizes: Mapping[str, int] = NO_SIZES,
 ) -> Accepted | Problem:
-    config = _patched(point.config, request.config, limits)
+    config = patched(point.config, request.config, limits)
     if isinstance(config, Problem):
         return config
     lineage = Lineage(kind="fork", parent=point.parent.thread, seq=point.seq, chain=point.chain, depth=point.depth)
@@ -74,7 +76,7 @@ def compact_thread(command: Command) -> Accepted:
     return replace(accepted, alike=frozenset({COMPACTING_ALREADY}))
 
 
-def _patched(config: Config, patch: dict[str, JsonValue] | None, limits: AcceptLimits) -> Config | Problem:
+def patched(config: Config, patch: dict[str, JsonValue] | None, limits: AcceptLimits) -> Config | Problem:
     if patch is None:
         return config
     problem = too_large("A configuration", len(canonical_json(patch)), limits.config_bytes_max)

@@ -36,6 +36,8 @@ class CommandAnswer(Answer):
     thread: str
     input: str | None = None
     """Id of the input."""
+    files: int | None = None
+    """How many are to be put back."""
     plan_version: int | None = None
     """That was proposed, or decided on."""
     events: list[CommandEvent]
@@ -65,11 +67,65 @@ class ForkAnswer(CommandAnswer):
     fork: ForkMade
 
 
+class ChangedFile(Answer):
+    path: str
+    """Below the workspace."""
+    status: Literal["created", "deleted", "modified"]
+    before: str | None
+    """sha256 of what it held, as an artifact; null where it was not there."""
+    after: str | None
+    mode: int | None
+    calls: list[str]
+    """That changed it, in order."""
+    binary: bool
+    cut: bool
+    """The diff goes on, or was not made because of its size."""
+    missing: bool
+    """The artifact store lacks a content."""
+    diff: str
+
+
+class DiffAnswer(Answer):
+    thread: str
+    turn: int
+    files: list[ChangedFile]
+
+
 class ArtifactAnswer(Answer):
     sha256: str
     size: int
     media_type: str
     """Of its first upload."""
+
+
+class ImportAnswer(Answer):
+    id: str
+    tool: Literal["claude-code", "codex"]
+    status: Literal["waiting", "running", "done", "failed"]
+    files: int
+    """Sessions' files, without their companions."""
+    done: int
+    problem: str | None
+    """Why it was given up, or was interrupted last."""
+    created_ms: int
+    finished_ms: int | None
+
+
+class ImportFileAnswer(Answer):
+    number: int
+    path: str
+    waits_for: str | None
+    """The session that has to be imported first: this one is taken up again then."""
+    report: dict[str, JsonValue]
+    """What was found in the file; see docs/import.md."""
+    threads: list[dict[str, JsonValue]]
+    """The threads that its sessions went to: source_id, thread, created, appended, parent."""
+
+
+class ImportFilePage(Answer):
+    files: list[ImportFileAnswer]
+    next: int | None
+    """`after` of the next page."""
 
 
 class CommandRecord(Answer):
@@ -98,6 +154,18 @@ class ThreadSummary(Answer):
     queued: int
     waiting_calls: int
     unknown_calls: int
+
+
+class ChildThread(ThreadSummary):
+    parent_seq: int
+    """Of the parent, when it was created."""
+    parent_call: str | None
+    """The parent's tool call whose result its end is."""
+    parent_plan_version: int | None
+    parent_task: str | None
+    """The task of the parent's plan that it works on."""
+    depth: int
+    """How many parents it has above it."""
 
 
 class ThreadAnswer(ThreadSummary):
@@ -374,6 +442,11 @@ class ItemPage(Answer):
 
 class InputPage(Answer):
     data: list[Input]
+    next_cursor: str | None
+
+
+class ChildPage(Answer):
+    data: list[ChildThread]
     next_cursor: str | None
 
 

@@ -31,7 +31,10 @@ from services.ingest.problems import (
 )
 from services.ingest.routes import (
     artifacts,
+    children,
     events,
+    file_history,
+    imports,
     inputs,
     lineage,
     ops,
@@ -80,8 +83,11 @@ def api_routes() -> list[APIRoute]:
         tool_calls,
         lineage,
         plans,
+        children,
+        imports,
         usage,
         artifacts,
+        file_history,
         ops,
         ops_windows,
     ):

@@ -13,7 +13,9 @@ from services.ingest.commands import Commands
 from services.ingest.dead_letters import DeadLetters
 from services.ingest.ephemeral import ViewsAndFold
 from services.ingest.existence import KnownThreads
+from services.ingest.file_histories import Diffs, FileHistories
 from services.ingest.forks import Forks
+from services.ingest.imports import Imports
 from services.ingest.live import Watches
 from services.ingest.metrics import IngestMetrics
 from services.ingest.ops import Ops
@@ -45,6 +47,9 @@ class Dependencies:
     tools: Tools
     artifacts: ArtifactStore
     transfers: Transfers
+    imports: Imports
+    file_histories: FileHistories
+    diffs: Diffs
 
 
 def dependencies(request: Request) -> Dependencies:

@@ -137,7 +137,8 @@ class Forks:
         if problem is not None:
             raise ProblemError(problem)
         config = await self._config(parent, found)
-        return ForkPoint(parent, found.seq, found.chain or "", found.depth, config, found.turn, asked)
+        is_closing = found.status in {"closing", "closed"}
+        return ForkPoint(parent, found.seq, found.chain or "", found.depth, config, found.turn, asked, is_closing)
 
     async def _config(self, parent: ThreadKey, found: FoundPoint) -> Config:
         """In force at the seq."""

@@ -44,13 +44,16 @@ and are answered alike.
 BODIES: tuple[type[BaseModel], ...] = (
     requests.CreateThread,
     requests.PatchThread,
+    requests.CreateImport,
     requests.SubmitInput,
     requests.WithdrawInput,
     requests.CancelTurn,
+    requests.RestoreFiles,
     requests.CloseThread,
     requests.DecideCall,
     requests.PostResult,
     requests.ResolveCall,
+    requests.CreateChild,
     requests.ForkThread,
     requests.RewindThread,
     requests.CompactThread,
@@ -179,6 +182,7 @@ _IN_PATHS = {
     "version": "Of the plan, from 1.",
     "call": "Id of the tool call: turn.step.index, such as `3.1.0`.",
     "event_id": "Id of the command's event.",
+    "import": "Id of the import.",
     "sha256": "Of the artifact: 64 lower-case hexadecimal digits.",
 }
 _OF_COMMANDS = [

@@ -86,11 +86,27 @@ NOT_FORKABLE = ProblemType(
     "The thread cannot be forked now",
     "The detail says why. Nothing was recorded.",
 )
+CHILD_TOO_DEEP = ProblemType(
+    "child-too-deep",
+    409,
+    "The thread is as deep as a thread may be",
+    "Create the thread below another one, or by itself. Nothing was recorded.",
+)
 TOOL_NOT_IN_CATALOG = ProblemType(
     "tool-not-in-catalog",
     409,
     "The catalog lacks the tool",
     "Nothing was recorded. Check the name, or start an executor that offers the tool; decide without `args` or `tool`.",
+)
+FILES_CHANGED_SINCE = ProblemType(
+    "files-changed-since",
+    409,
+    "Files have changed since",
+    "`files` lists them with the call that changed each. Restore that call's turn first, or write the files anew. "
+    "Nothing was recorded.",
+)
+NOTHING_TO_RESTORE = ProblemType(
+    "nothing-to-restore", 409, "The turn recorded no changes of files", "What commands changed is not recorded."
 )
 TOO_LARGE = ProblemType(
     "too-large", 413, "Larger than a limit allows", "Send less; the detail names the limit. Nothing was recorded."
@@ -219,7 +235,10 @@ CATALOGUE: tuple[ProblemType, ...] = (
     CALL_NOT_OPEN,
     THREAD_CLOSING,
     NOT_FORKABLE,
+    CHILD_TOO_DEEP,
     TOOL_NOT_IN_CATALOG,
+    FILES_CHANGED_SINCE,
+    NOTHING_TO_RESTORE,
     TOO_LARGE,
     UNSUPPORTED_MEDIA_TYPE,
     RANGE_NOT_SATISFIABLE,

@@ -44,6 +44,7 @@ INPUTS = List("page_inputs", ("seq",), (0,))
 TURNS = List("page_turns", ("turn",), (0,))
 STEPS = List("page_steps", ("turn", "step"), (0, 0))
 TOOL_CALLS = List("page_tool_calls", ("turn", "step", "index"), (0, 0, -1))
+CHILDREN = List("page_children", ("thread",), ("",))
 PLAN = List("page_plan", ("version",), (OFFSET_MAX,))
 APPROVALS = List("page_approvals", ("thread", "turn", "step", "index"), ("", 0, 0, -1), "page_approvals_of_thread")
 UNKNOWN_CALLS = List(

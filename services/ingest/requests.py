@@ -100,6 +100,22 @@ class CreateThread(Body):
     """Whether the thread lives for an hour at most, on a topic of its own, and leaves no history."""
 
 
+class ImportedFile(Body):
+    path: Annotated[str, Field(min_length=1, max_length=1_024)]
+    """Relative to a folder of all: companions are found by it, such as `a/tool-results/x.txt` beside `a.jsonl`."""
+    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+    """Of the artifact as which it was uploaded."""
+    size: Annotated[int, Field(ge=0, le=2**53 - 1)]
+    companion: bool = False
+    """Whether it is no session, but belongs to one."""
+
+
+class CreateImport(Body):
+    tool: Literal["claude-code", "codex"]
+    """That recorded the sessions."""
+    files: Annotated[list[ImportedFile], Field(min_length=1, max_length=10_000)]
+
+
 class PatchThread(Body):
     """What is left out stays as it is."""
 
@@ -141,6 +157,10 @@ class CancelTurn(Body):
     """Whether steering inputs that no step took are dropped with the turn."""
 
 
+class RestoreFiles(Body):
+    pass
+
+
 class CloseThread(Body):
     reason: Note | None = None
 
@@ -169,6 +189,15 @@ class ForkThread(Body):
     """A merge patch (RFC 7396) of the configuration that the thread had there."""
     input: FirstInput | None = None
     """The first input of the fork: it starts its first turn."""
+
+
+class CreateChild(Body):
+    title: Title | None = None
+    labels: Labels = Field(default_factory=dict)
+    config: dict[str, JsonValue] | None = None
+    """A merge patch (RFC 7396) of the parent's configuration."""
+    input: FirstInput | None = None
+    """The first input: it starts the first turn."""
 
 
 class RewindThread(Body):

@@ -79,6 +79,25 @@ class IngestSettings(Settings):
     """How long a known API key is still believed while the database is away."""
     ingest_key_cache_max: int = Field(default=10_000, ge=1)
 
+    import_lease_seconds: float = Field(default=30, gt=0)
+    """An import whose worker shows nothing for so long is taken up by another one."""
+    import_poll_seconds: float = Field(default=5, gt=0)
+    """How often an ingest looks for imports that nobody works on."""
+    import_tries_max: int = Field(default=20, ge=1)
+    """Times that an import is taken up before it is given up, its last error told."""
+    import_again_seconds: float = Field(default=5, ge=0)
+    """How long an import waits that was interrupted by an error that may pass."""
+    import_views_wait_seconds: float = Field(default=60, gt=0)
+    """How long an import waits for the views to come up with the log."""
+    import_files_max: int = Field(default=500, ge=1)
+    """Files of one import; `threadlog import` makes several imports of more."""
+    import_file_bytes_max: int = Field(default=1024 * MIB, ge=1)
+    """Of one session's file: each of its records costs an index of some bytes."""
+    import_line_bytes_max: int = Field(default=64 * MIB, ge=KIB)
+    """A longer line is counted as a bad one."""
+    import_niceness: int = Field(default=10, ge=0, le=19)
+    """Of the process that works on imports."""
+
     ingest_page_default: int = Field(default=50, ge=1)
     ingest_page_max: int = Field(default=500, ge=1)
 
@@ -101,6 +120,12 @@ class IngestSettings(Settings):
     ingest_transfers_per_tenant_max: int = Field(default=16, ge=1)
     ingest_upload_seconds: float = Field(default=3_600, gt=0)
     """How long one upload may take."""
+    ingest_diff_file_bytes_max: int = Field(default=MIB, ge=KIB)
+    """Of a file's content, before or after. A larger one is named in a diff, and not shown."""
+    ingest_diff_bytes_max: int = Field(default=2 * MIB, ge=KIB)
+    """Of the diff of a turn."""
+    ingest_diffs_at_once_max: int = Field(default=2, ge=1)
+    """Diffs that are made at once."""
     ingest_live_ring_bytes_max: int = Field(default=64 * MIB, ge=0)
     """Newest records of all partitions, kept raw, so that a stream that starts a little behind needs no reader."""
     ingest_live_warm_records: int = Field(default=500, ge=0)

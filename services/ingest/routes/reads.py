@@ -13,6 +13,7 @@ from schemas.ids import parse_event_id
 from services.ingest import openapi
 from services.ingest.answers import (
     ApprovalPage,
+    ChildPage,
     CommandRecord,
     InputPage,
     ItemPage,
@@ -23,7 +24,18 @@ from services.ingest.answers import (
     UnknownCallPage,
 )
 from services.ingest.problems import BAD_CURSOR, NOT_FOUND, THREAD_NOT_FOUND, VIEWS_BEHIND, Problem, ProblemError
-from services.ingest.reads import APPROVALS, INPUTS, ITEMS, PLAN, STEPS, TOOL_CALLS, TURNS, UNKNOWN_CALLS, List
+from services.ingest.reads import (
+    APPROVALS,
+    CHILDREN,
+    INPUTS,
+    ITEMS,
+    PLAN,
+    STEPS,
+    TOOL_CALLS,
+    TURNS,
+    UNKNOWN_CALLS,
+    List,
+)
 from services.ingest.routes.parameters import (
     JSON,
     AtLeastQuery,
@@ -86,6 +98,15 @@ LISTS = (
         "The thread's tool calls, with their results",
         TOOL_CALLS,
         ToolCallPage,
+    ),
+    Listed(
+        "/v1/threads/{thread}/children",
+        "list_children",
+        "The thread's child threads, in order of their ids",
+        CHILDREN,
+        ChildPage,
+        "`parent_call` or `parent_task` says what of the thread each works for; neither does where a person or a "
+        "backend created it. Of forks, `GET /v1/threads/{thread}` names the parent.",
     ),
     Listed(
         "/v1/threads/{thread}/plan",

@@ -82,7 +82,7 @@ class OpsWorld:
     def __init__(self, limits: OpsLimits = LIMITS) -> None:
         self.clock = VirtualClock()
         self.broker = SimulatedBroker(
-            {name: PARTITIONS for name in (TOPIC, EPHEMERAL_EVENTS.name, THREAD_PROGRESS.name)}, self.clock
+            dict.fromkeys((TOPIC, EPHEMERAL_EVENTS.name, THREAD_PROGRESS.name), PARTITIONS), self.clock
         )
         self.log = self.broker.connect("ingest")
         self.database, self.groups = FakeDatabase(), FakeGroups()

@@ -31,7 +31,7 @@ from schemas.tools import Catalog, CatalogSource, ToolSpec
 from schemas.topics import THREAD_EVENTS
 from services.chassis.catalog_reader import CatalogReader
 from services.chassis.log import Outgoing
-from services.ingest.__main__ import accept_limits
+from services.ingest.__main__ import accept_limits, diffs_of
 from services.ingest.accept import CallFacts, Stored
 from services.ingest.accept_plans import PlanFacts
 from services.ingest.app import create_app
@@ -40,7 +40,9 @@ from services.ingest.commands import CommandLimits, Commands, FoundCommands
 from services.ingest.dead_letters import DeadLetters
 from services.ingest.dependencies import Dependencies
 from services.ingest.existence import KnownThreads, ThreadRow
+from services.ingest.file_history import RecordedChange
 from services.ingest.forks import Forks
+from services.ingest.imports import Imports
 from services.ingest.live import Judged, Watches
 from services.ingest.metrics import IngestMetrics
 from services.ingest.ops import Ops
@@ -248,6 +250,31 @@ class LogVerdicts:
         self.created[key] = offset
 
 
+@dataclass
+class LogFileHistories:
+    """What the views hold of files, once they have caught up."""
+
+    broker: SimulatedBroker
+    known: KnownThreads
+
+    async def of_turn(self, key: ThreadKey, turn: int) -> list[RecordedChange] | None:
+        folded = read_thread(self.broker, key, self.known.partition(key))
+        if all(not isinstance(record.data, TurnStarted) or record.data.turn != turn for record, _, _ in folded):
+            return None
+        return [change for change in self._all(key) if change.call.startswith(f"{turn}.")]
+
+    async def latest(self, key: ThreadKey, paths: Sequence[str]) -> dict[str, RecordedChange]:
+        return {change.path: change for change in self._all(key) if change.path in paths}
+
+    def _all(self, key: ThreadKey) -> list[RecordedChange]:
+        return [
+            RecordedChange(record.data.call, state.seq, one.path, one.before, one.after, one.mode)
+            for record, verdict, state in read_thread(self.broker, key, self.known.partition(key))
+            if isinstance(record.data, ToolCallFinished) and verdict.effect == "applied"
+            for one in record.data.changes
+        ]
+
+
 class World:
     def __init__(self, **settings: Any) -> None:
         # What the machine's environment says of the settings is no part of a test.
@@ -293,6 +320,7 @@ class World:
         self.catalog.catalog = Catalog().with_source("test", CATALOG)
         self.catalog.ready.set()
         self.artifacts = MemoryArtifacts(self.clock, self.settings.artifact_bytes_max)
+        self.histories = LogFileHistories(self.broker, self.known)
         self.transfers = Transfers(TransferLimits.of(self.settings), self.metrics)
         self.app = create_app(
             Dependencies(
@@ -314,6 +342,9 @@ class World:
                 tools=Tools(self.catalog),
                 artifacts=self.artifacts,
                 transfers=self.transfers,
+                file_histories=self.histories,
+                imports=cast("Imports", None),
+                diffs=diffs_of(self.settings, self.artifacts),
             )
         )
         transport = httpx2.ASGITransport(self.app, raise_app_exceptions=False)
