@@ -24,6 +24,7 @@ from services.client.sse import Fact, JsonObject
 PROMPT: Final = "> "
 APPROVAL: Final = "may {call} run? [y/N] "
 REFUSAL: Final = "the person at the terminal said no"
+PLAN: Final = "follow plan {version}? [y/N] "
 RESOLUTION: Final = "what became of {call}? [s]ucceeded, [f]ailed, run it [a]gain, [g]ive it up; Enter leaves it open: "
 KNOWLEDGE: Final = "how do you know? (the model reads it, too) "
 RESOLUTIONS: Final[dict[str, Resolution]] = {"s": "succeeded", "f": "failed", "a": "again", "g": "abandoned"}
@@ -112,6 +113,7 @@ class Chat:
             await self._ask_about(client, thread, row, self._decide)
         for row in _rows(await client.unknown_calls(thread=thread, at_least=self._after)):
             await self._ask_about(client, thread, row, self._resolve)
+        await self._ask_about_plan(client, thread, self._after)
         await self._follow(client, thread)
 
     async def _follow(self, client: ThreadlogClient, thread: str) -> None:
@@ -126,10 +128,29 @@ class Chat:
                     continue
                 if event.kind == "tool_call.approval_requested":
                     await self._ask_about(client, thread, event.data, self._decide)
+                if event.kind == "plan.proposed":
+                    await self._ask_about_plan(client, thread, event.seq)
                 if event.kind == "tool_call.lost":
                     await self._ask_about_lost(client, thread, event)
                 if event.kind == "turn.ended":
                     return
+
+    async def _ask_about_plan(self, client: ThreadlogClient, thread: str, seq: int) -> None:
+        """Where no policy answers, a version waits for a person."""
+        config = (await client.get(f"/v1/threads/{thread}", {"at_least": seq})).get("config")
+        if not isinstance(config, dict) or config.get("plan_approval") != "always":
+            return
+        for version in _rows(await client.plan(thread, at_least=seq, limit=1)):
+            if version["status"] == "waiting":
+                await self._ask_about(client, thread, version, self._decide_plan)
+
+    async def _decide_plan(self, client: ThreadlogClient, thread: str, plan: JsonObject) -> None:
+        version = int(str(plan["version"]))
+        answer = self._asked(client, thread, PLAN.format(version=version))
+        if answer is None:
+            return
+        approve = answer.lower() in {"y", "yes"}
+        await client.decide_plan(thread, version, approve=approve, reason=None if approve else REFUSAL)
 
     async def _ask_about_lost(self, client: ThreadlogClient, thread: str, lost: Fact) -> None:
         """Whether it is unknown depends on more than the record that says that it is lost."""

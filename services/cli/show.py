@@ -91,6 +91,8 @@ class Conversation:
                 return self._finished(data)
             case "tool_call.lost":
                 return self._own_line(YELLOW, f"{data['call']} lost: {data['evidence']}{LOST}")
+            case "plan.proposed" | "plan.approved" | "plan.rejected" | "task.updated":
+                return self._plan(fact)
             case "turn.cancel_requested":
                 return self._own_line(YELLOW, "cancelling …")
             case "turn.recovered":
@@ -134,6 +136,32 @@ class Conversation:
             case _:
                 note = f": {shortened(str(data['note']), LINE_CHARACTERS_MAX)}" if data.get("note") else ""
                 return self._own_line(GREEN, f"{call} settled as {data['decision']} by {fact.body['actor']}{note}")
+
+    def _plan(self, fact: Fact) -> str:
+        data = fact.data
+        version = data["plan_version"]
+        match fact.kind:
+            case "plan.proposed":
+                written = self._own_line(BOLD, f"plan, version {version}:")
+                for task in _objects(data, "tasks"):
+                    needed = task.get("depends_on")
+                    after = f" (after {', '.join(map(str, needed))})" if isinstance(needed, list) and needed else ""
+                    line_ = shortened(f"{task['id']}: {task['title']}{after}", LINE_CHARACTERS_MAX)
+                    written += self._own_line(BOLD, f"  {line_}")
+                return written
+            case "plan.approved":
+                is_policy = str(data["by"]).startswith("policy:")
+                return "" if is_policy else self._own_line(GREEN, f"plan {version} approved by {data['by']}")
+            case "plan.rejected":
+                reason = shortened(str(data["reason"]), LINE_CHARACTERS_MAX)
+                return self._own_line(RED, f"plan {version} rejected by {data['by']}: {reason}")
+            case _:
+                color = {"running": DIM, "succeeded": GREEN}.get(str(data["status"]), RED)
+                result = data.get("result")
+                told = "" if result is None else f": {_result_text(result)}"
+                return self._own_line(
+                    color, shortened(f"task {data['task']} {data['status']}{told}", LINE_CHARACTERS_MAX)
+                )
 
     def _step_finished(self, data: JsonObject) -> str:
         turn, step, attempt = _int(data, "turn"), _int(data, "step"), _int(data, "attempt")

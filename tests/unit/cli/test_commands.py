@@ -158,6 +158,12 @@ class WaitingThread:
             assert (params["thread"], int(params["at_least"])) == ("t1", len(self._facts))
             row = {"call": "1.1.0", "call_hash": "ab", "attempt": 2}
             return json_answer({"data": [row] if path == self._lists else [], "next_cursor": None})
+        if path == "/t1":
+            return json_answer({"config": {"plan_approval": "always" if self._lists == "/t1/plan" else "never"}})
+        if path == "/t1/plan":
+            assert int(params["at_least"]) == len(self._facts)
+            status = "in_force" if self.commands else "waiting"
+            return json_answer({"data": [{"version": 2, "status": status}], "next_cursor": None})
         facts = list(self._facts)
         if self.commands:
             facts.append(fact_of(len(facts) + 1, "turn.ended", turn=1, outcome="completed"))
@@ -229,6 +235,47 @@ async def test_a_chat_goes_on_with_a_turn_that_waits_for_a_person(
     await chatting.open("", None, "")
     await chatting.close()
     assert thread.commands == [command]
+
+
+PLANNED = [
+    fact_of(1, "turn.started", turn=1),
+    fact_of(2, "plan.proposed", plan_version=2, tasks=[{"id": "a", "title": "A"}]),
+]
+
+
+@pytest.mark.parametrize(
+    ("answer", "command"),
+    [
+        ("y", ("/t1/plan/2/decision", {"decision": "approve"})),
+        ("", ("/t1/plan/2/decision", {"decision": "reject", "reason": chat.REFUSAL})),
+        (None, ("/t1/turns/1/cancel", {})),
+    ],
+)
+@pytest.mark.parametrize("goes_on", [False, True])
+async def test_a_person_answers_a_plan(
+    monkeypatch: pytest.MonkeyPatch, answer: str | None, command: tuple[str, Any], goes_on: bool
+) -> None:
+    thread = WaitingThread(monkeypatch, PLANNED, lists="/t1/plan")
+    asked: list[str] = []
+    monkeypatch.setattr(chat, "_ask", lambda question: (asked.append(question), answer)[1])
+    chatting = Chat({}, "t1" if goes_on else None, colors=False)
+    await chatting.open("", None, "")
+    if not goes_on:
+        await chatting.turn("hello")
+    await chatting.close()
+    assert thread.commands == [command]
+    assert asked == ["follow plan 2? [y/N] "]
+
+
+async def test_a_plan_that_a_policy_answers_is_not_asked_about(monkeypatch: pytest.MonkeyPatch) -> None:
+    thread = WaitingThread(monkeypatch, PLANNED, lists="nowhere")
+    monkeypatch.setattr(chat, "_ask", pytest.fail)
+    chatting = Chat({}, None, colors=False)
+    await chatting.open("", None, "")
+    asyncio.get_running_loop().call_later(0.2, signal.raise_signal, signal.SIGINT)
+    await chatting.turn("hello")
+    await chatting.close()
+    assert thread.commands == [("/t1/turns/1/cancel", {})]
 
 
 async def test_a_line_that_is_typed_during_a_turn_steers_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -51,6 +51,27 @@ def test_a_late_delta_is_dropped() -> None:
     assert shown(finished("Hello"), delta("lo"), delta("Next", step=2)) == "Hello\nNext"
 
 
+def test_a_plan_is_shown_with_what_becomes_of_it() -> None:
+    tasks: JsonValue = [{"id": "look", "title": "Look"}, {"id": "mend", "title": "Mend", "depends_on": ["look"]}]
+    told = [
+        fact("plan.proposed", {"plan_version": 1, "tasks": tasks}),
+        fact("plan.approved", {"plan_version": 1, "by": "policy:never"}),
+        fact("plan.approved", {"plan_version": 1, "by": "user:ann"}),
+        fact("task.updated", {"plan_version": 1, "task": "look", "status": "running", "child": "t-2"}),
+        fact("task.updated", {"plan_version": 1, "task": "look", "status": "failed", "result": "it\nbroke"}),
+        fact("plan.rejected", {"plan_version": 2, "by": "user:ann", "reason": "no"}),
+    ]
+    assert shown(*told).splitlines() == [
+        "plan, version 1:",
+        "  look: Look",
+        "  mend: Mend (after look)",
+        "plan 1 approved by user:ann",
+        "task look running",
+        "task look failed: it broke",
+        "plan 2 rejected by user:ann: no",
+    ]
+
+
 def test_calls_and_their_results_are_shown() -> None:
     call: JsonObject = {"index": 0, "tool": "shell", "args": {"command": "ls"}}
     result: JsonValue = {"content": [{"type": "text", "text": "\n".join("abcdefgh")}]}
