@@ -55,8 +55,8 @@ TITLE_CHARACTERS_MAX: Final = 200
 SPAWN_THREAD: Final = ToolSpec(
     name=SPAWN_THREAD_TOOL,
     description=(
-        "Give a task to a child thread: another agent that works on it by itself, with the same tools and workspace,"
-        " and gives back its final answer. It sees nothing of this conversation but the task, so name all that it needs"
+        "Give a task to a child thread: another agent that works on it by itself, with the same tools, in a"
+        " workspace of its own, and gives back its final answer. It sees nothing of this conversation but the task, so name all that it needs"
         " to know. Several calls in one step work beside each other."
     ),
     input_schema={
