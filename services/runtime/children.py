@@ -56,8 +56,8 @@ SPAWN_THREAD: Final = ToolSpec(
     name=SPAWN_THREAD_TOOL,
     description=(
         "Give a task to a child thread: another agent that works on it by itself, with the same tools, in a"
-        " workspace of its own, and gives back its final answer. It sees nothing of this conversation but the task, so name all that it needs"
-        " to know. Several calls in one step work beside each other."
+        " workspace of its own, and gives back its final answer. It sees nothing of this conversation but the task, so"
+        " name all that it needs to know. Several calls in one step work beside each other."
     ),
     input_schema={
         "type": "object",

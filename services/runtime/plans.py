@@ -41,9 +41,9 @@ UPDATE_PLAN: Final = ToolSpec(
     description=(
         "Propose a plan, or another version of it: tasks that depend on each other. Where a person has to approve it,"
         " this waits for the answer. Each task then runs as a thread of its own, once those that it depends on have"
-        " succeeded; it sees its title, its instructions and what those came to, and nothing of this conversation or its"
-        " workspace. The result says what became of every task. Tasks that a new version names again by their id go on, or begin anew"
-        " where they had failed; those that it leaves out are stopped."
+        " succeeded; it sees its title, its instructions and what those came to, and nothing of this conversation or"
+        " its workspace. The result says what became of every task. Tasks that a new version names again by their id go"
+        " on, or begin anew where they had failed; those that it leaves out are stopped."
     ),
     input_schema={
         "type": "object",
