@@ -42,8 +42,6 @@ class RuntimeSettings(Settings):
     """
     runtime_context_tokens: int = Field(default=0, ge=0)
     """A context that has grown beyond so many tokens is compacted before the next step. 0: only when asked."""
-    runtime_child_depth: int = Field(default=3, ge=0, le=100)
-    """How many generations of child threads there may be below the topmost thread."""
     runtime_children_per_turn: int = Field(default=16, ge=0, le=1_000)
     runtime_parallel_tasks: int = Field(default=4, ge=1, le=1_000)
     """Tasks of one plan that run at once."""
@@ -72,7 +70,7 @@ class RuntimeSettings(Settings):
             calls_per_step=self.runtime_calls_per_step,
             turn_tokens=self.runtime_turn_tokens,
             context_tokens=self.runtime_context_tokens,
-            child_depth=self.runtime_child_depth,
+            child_depth=self.child_depth,
             children_per_turn=self.runtime_children_per_turn,
             parallel_tasks=self.runtime_parallel_tasks,
             plan_tasks=self.runtime_plan_tasks,
