@@ -38,13 +38,24 @@ class ShownAt(NamedTuple):
     """In order."""
     parent: tuple[str, int] | None
     """Whose context stands before them, as of which seq: None where there is none, or a summary stands for it."""
+    is_cut: bool = False
+    """Whether there are more items than the bounds allowed."""
+
+
+class Bounds(NamedTuple):
+    """None: as much as there is."""
+
+    items_max: int | None = None
+    bytes_max: int | None = None
+    """As stored. The item that passes it is the last."""
+
+
+UNBOUNDED: Final = Bounds()
 
 
 class ContextRows(Protocol):
-    async def shown_at(self, key: ThreadKey, seq: int, items_max: int | None = None) -> ShownAt | None:
-        """In one snapshot, with so many items at most. None where the views do not hold the thread up to the seq, or
-        there is no database.
-        """
+    async def shown_at(self, key: ThreadKey, seq: int, bounds: Bounds = UNBOUNDED) -> ShownAt | None:
+        """In one snapshot. None where the views do not hold the thread up to the seq, or there is no database."""
         ...
 
 
@@ -58,9 +69,9 @@ class PostgresContexts:
         self._fetch = fetch
         self._sql = SqlFiles(Path(__file__).with_name("sql"))
 
-    async def shown_at(self, key: ThreadKey, seq: int, items_max: int | None = None) -> ShownAt | None:
+    async def shown_at(self, key: ThreadKey, seq: int, bounds: Bounds = UNBOUNDED) -> ShownAt | None:
         try:
-            rows = await self._fetch(key.tenant, self._sql["context_at"], key.tenant, key.thread, seq, items_max)
+            rows = await self._fetch(key.tenant, self._sql["context_at"], key.tenant, key.thread, seq, *bounds)
         except AWAY:
             return None
         if not rows:
@@ -68,7 +79,8 @@ class PostgresContexts:
         first = rows[0]
         items = [_item(row) for row in rows if row["part"] is not None]
         is_whole = first["parent"] is None or first["summary_seq"] is not None
-        return ShownAt(with_calls(items), None if is_whole else (first["parent"], first["parent_seq"]))
+        parent = None if is_whole else (first["parent"], first["parent_seq"])
+        return ShownAt(with_calls(items), parent, is_cut=len(items) < first["shown"])
 
 
 def with_calls(items: Sequence[Item]) -> list[Item]:
@@ -88,7 +100,7 @@ async def inherited_from(tenant: str, parent: tuple[str, int] | None, read: Read
         if len(levels) == PARENTS_MAX:
             raise BrokenLineageError(f"{levels[0][0]} has more than {PARENTS_MAX} threads above it")
         thread, seq = parent
-        items, parent = await read(ThreadKey(tenant, ThreadId(thread)), seq)  # type: ignore[arg-type]  # a tenant's own
+        items, parent, _ = await read(ThreadKey(tenant, ThreadId(thread)), seq)  # type: ignore[arg-type]  # a tenant's own
         levels.append((thread, items))
     context: tuple[Item, ...] = ()
     for thread, items in reversed(levels):

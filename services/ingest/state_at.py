@@ -31,7 +31,7 @@ from schemas.state import FOLD_VERSION, NOTHING, ThreadState, dump_state
 from schemas.thread import fold
 from schemas.transcript import Item, Transcript, context_hash, transcript_changes
 from schemas.upcasters import UPCASTERS
-from services.chassis.contexts import BrokenLineageError, ContextRows, PostgresContexts, ShownAt, read_inherited
+from services.chassis.contexts import Bounds, BrokenLineageError, ContextRows, PostgresContexts, ShownAt, read_inherited
 from services.chassis.log import Incoming, Log, LogError, TopicPartition
 from services.ingest.database import Database
 from services.ingest.log_records import read_records
@@ -190,18 +190,18 @@ class StatesAt:
         inherited = await self._inherited(key, Lineage.model_validate(lineage))
         return found._replace(context=[*inherited, *found.context])
 
-    async def _inherited(self, key: ThreadKey, lineage: Lineage) -> Sequence[Item]:
-        most, shown = self._limits.items_max, 0
+    async def _inherited(self, key: ThreadKey, lineage: Lineage) -> tuple[Item, ...]:
+        bounds, shown = Bounds(self._limits.items_max, self._limits.bytes_max), 0
 
         async def read(parent: ThreadKey, seq: int) -> ShownAt:
             nonlocal shown
-            found = await self._contexts.shown_at(parent, seq, most + 1)
+            found = await self._contexts.shown_at(parent, seq, bounds)
             if found is None:
                 detail = f"The views do not hold its parent {parent.thread} at seq {seq}."
                 raise ProblemError(Problem(STATE_OUT_OF_REACH, detail))
             shown += len(found.items)
-            if shown > most:
-                raise ProblemError(_out_of_reach(f"The model is shown more than {most} items"))
+            if found.is_cut or shown > self._limits.items_max:
+                raise ProblemError(_out_of_reach(f"The model is shown more than {shown} items"))
             return found
 
         try:

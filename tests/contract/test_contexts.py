@@ -10,7 +10,7 @@ import pytest
 from schemas.ids import TenantId, ThreadId, ThreadKey
 from schemas.transcript import Item, Transcript
 from services.chassis.clock import SystemClock
-from services.chassis.contexts import ShownAt, inherited_from, read_inherited, reading, scan_shown_at
+from services.chassis.contexts import Bounds, ShownAt, inherited_from, read_inherited, reading, scan_shown_at
 from services.chassis.log import Incoming, Outgoing
 from tests.support.contexts import (
     apply_to,
@@ -119,9 +119,13 @@ async def test_no_more_is_read_of_a_context_than_is_asked_for(views: Views) -> N
     root = histories[0]
     whole = await views.transcripts.shown_at(root.key, root.state.seq)
     assert whole is not None and len(whole.items) > 1
-    some = await views.transcripts.shown_at(root.key, root.state.seq, 1)
-    assert some is not None
-    assert by_digest(some.items) == by_digest(whole.items[:1])
+    assert not whole.is_cut
+    for bounds in (Bounds(1), Bounds(None, 1), Bounds(1, 1), Bounds(5, 1)):
+        some = await views.transcripts.shown_at(root.key, root.state.seq, bounds)
+        assert some is not None and some.is_cut
+        assert by_digest(some.items) == by_digest(whole.items[:1])
+    enough = await views.transcripts.shown_at(root.key, root.state.seq, Bounds(len(whole.items), 1_000_000))
+    assert enough == whole
 
 
 @pytest.mark.parametrize("seed", range(2))

@@ -227,3 +227,18 @@ async def test_a_summary_is_asked_for_once_and_not_while_a_step_is_open(place: P
     await place.append(other, step_started(place.state(other)))
     refused = await client.post(f"/v1/threads/{other}/compact", json={})
     assert (refused.status_code, "a step is open" in refused.json()["detail"]) == (409, True)
+
+
+async def test_no_more_of_what_a_fork_inherits_is_shown_than_a_limit_allows(place: Place) -> None:
+    client = await open_place(place)
+    limits: list[Json] = [{"ingest_state_items_max": 3}, {"ingest_state_bytes_max": 1_024}]
+    bounded = [await place.ingest(**limit) for limit in limits]
+    thread = await with_a_turn(place, client, input={"text": "long " * 300})
+    first = await fork(client, thread, input={"text": "second"})
+    await ends_a_turn(place, first["thread"])
+    second = await fork(client, first["thread"])
+    assert len(await context(client, second["thread"], second["position"])) == 4
+    for process in bounded:
+        for query in ("", "?at=1"):
+            refused = await process.get(f"/v1/threads/{second['thread']}/state{query}")
+            assert (refused.status_code, refused.json()["type"].rpartition("/")[2]) == (422, "state-out-of-reach")

@@ -89,7 +89,7 @@ VALUES: Final[Mapping[str, str]] = {
     "ingest/thread_row": f"({OF_THREAD}, 'thread-events', 3)",
     "runtime/select_child_ends": f"('{TENANT}', '{{{THREAD}}}', '{{i33}}')",
     "runtime/select_transcript": f"({OF_THREAD})",
-    "chassis/context_at": f"({OF_THREAD}, {MIDDLE}, null)",
+    "chassis/context_at": f"({OF_THREAD}, {MIDDLE}, 10000, 4194304)",
     "chassis/states_keys": "('thread-events', 3, 100)",
     "chassis/states_of_threads": f"('thread-events', 3, '{{{TENANT}}}', '{{{THREAD}}}')",
     "projector/approvals": f"('{TENANT}', 'thread-2', 1, 1, 0)",

@@ -19,7 +19,7 @@ from schemas.envelope import format_time
 from schemas.ids import EventId, TenantId, ThreadId, ThreadKey
 from schemas.topics import THREAD_EVENTS
 from schemas.transcript import Item
-from services.chassis.contexts import ShownAt, with_calls
+from services.chassis.contexts import UNBOUNDED, Bounds, ShownAt, with_calls
 from services.chassis.states import PartitionKeys, PartitionStates, StatesUnavailableError
 from services.ingest.accept import CallFacts, Stored
 from services.ingest.accept_plans import PlanFacts
@@ -116,9 +116,9 @@ class MemoryViews(MemoryDatabase):
         except AwayError:
             return {}
 
-    async def shown_at(self, key: ThreadKey, seq: int, items_max: int | None = None) -> ShownAt | None:
+    async def shown_at(self, key: ThreadKey, seq: int, bounds: Bounds = UNBOUNDED) -> ShownAt | None:
         try:
-            return await self.ask(lambda tables: None if tables is None else own_at(tables, key, seq, items_max))
+            return await self.ask(lambda tables: None if tables is None else own_at(tables, key, seq, bounds))
         except AwayError:
             return None
 
@@ -268,7 +268,7 @@ def cold_transcript(tables: Tables, key: ThreadKey) -> ColdTranscript | None:
     return ColdTranscript(state.state.seq, loaded_transcript(items, state.state.lineage))
 
 
-def own_at(tables: Tables, key: ThreadKey, seq: int, items_max: int | None) -> ShownAt | None:
+def own_at(tables: Tables, key: ThreadKey, seq: int, bounds: Bounds) -> ShownAt | None:
     state = tables.state(key)
     if state is None or state.quarantined is not None or state.state.seq < seq:
         return None
@@ -287,7 +287,19 @@ def own_at(tables: Tables, key: ThreadKey, seq: int, items_max: int | None) -> S
     lineage = state.state.lineage
     is_fork = lineage is not None and lineage.kind == "fork" and summary is None
     parent = (lineage.parent, lineage.seq) if lineage is not None and is_fork else None
-    return ShownAt(with_calls(items[:items_max]), parent)
+    kept = _within(items, bounds)
+    return ShownAt(with_calls(kept), parent, is_cut=len(kept) < len(items))
+
+
+def _within(items: list[Item], bounds: Bounds) -> list[Item]:
+    kept: list[Item] = []
+    size = 0
+    for item in items[: bounds.items_max]:
+        if bounds.bytes_max is not None and size >= bounds.bytes_max:
+            break
+        kept.append(item)
+        size += len(orjson.dumps(item.content))
+    return kept
 
 
 _HIDING: Final = {"rewound_at", "compacted_at", "dropped"}
