@@ -16,6 +16,7 @@ from itertools import islice
 from pathlib import PurePath
 from typing import Literal
 
+from services.importer.claude_code_places import Places
 from services.importer.claude_code_records import (
     AGENT_TOOLS,
     BEGINNING,
@@ -110,7 +111,7 @@ class _Reading:
     def __init__(self, counts: Counts) -> None:
         self._counts = counts
         self._index = Index()
-        self._by_uuid: dict[int, int] = {}
+        self._by_uuid = Places()
         self._parents = array("q")
         """Hashes of uuids, and then nodes."""
         self._sides = bytearray()
@@ -174,7 +175,7 @@ class _Reading:
     def _add(self, number: int, record: Record, uuid: str | None, session: int) -> None:
         index = self._index
         node = len(index.kinds)
-        if uuid is not None and self._by_uuid.setdefault(hash(uuid), node) != node:
+        if uuid is not None and self._by_uuid.put(hash(uuid), node) != node:
             self._counts.pass_over("duplicate uuid")
             return
         kind = kind_of(record)
@@ -285,10 +286,10 @@ class _Reading:
         for orphan in [call for call in index.late if hash(call) not in self._seen_calls]:
             self._counts.pass_over("result without a call")
             del index.late[orphan]
-        index.leaves = {leaf: node for leaf in self._leaf_names if (node := self._by_uuid.get(hash(leaf))) is not None}
+        index.leaves = {leaf: node for leaf in self._leaf_names if (node := self._by_uuid.get(hash(leaf))) != NOWHERE}
         if self._sides and not self._has_main:
             self._take_for_an_agent(name)
-        if index.goes_on_from is not None and hash(index.goes_on_from) in self._by_uuid:
+        if index.goes_on_from is not None and self._by_uuid.get(hash(index.goes_on_from)) != NOWHERE:
             index.goes_on_from = None
         self._resolve_parents(own)
         self._assign_threads(own)
@@ -316,7 +317,7 @@ class _Reading:
         last = [NOWHERE, NOWHERE]
         """The node before, of the conversation and of sub-agents."""
         for node, parent in enumerate(parents):
-            place = NOWHERE if parent == NO_PARENT else self._by_uuid.get(parent, NOWHERE)
+            place = NOWHERE if parent == NO_PARENT else self._by_uuid.get(parent)
             side = sides[node]
             if parent != NO_PARENT and place == NOWHERE:
                 if self._sessions[node] in {own, 0}:
@@ -354,7 +355,7 @@ class _Reading:
         for newest in self._newest_first(own):
             if threads[newest] != UNSEEN:
                 continue
-            path = []
+            path = array("i")
             node = newest
             while node != NOWHERE and threads[node] == UNSEEN and sides[node] == sides[newest]:
                 threads[node] = ON_THE_WAY
@@ -400,7 +401,7 @@ class _Reading:
             node = self._parents[node]
         return False
 
-    def _new_child(self, path: list[int], attach: int, roots: dict[str | int, int]) -> None:
+    def _new_child(self, path: "array[int]", attach: int, roots: dict[str | int, int]) -> None:
         index = self._index
         root = path[0]
         agent = self._agents.get(root)
@@ -414,7 +415,7 @@ class _Reading:
             roots[agent or root] = place
         _give(index.threads, path, place)
 
-    def _hang(self, path: list[int], node: int, own: int) -> None:
+    def _hang(self, path: "array[int]", node: int, own: int) -> None:
         index = self._index
         thread = index.threads[node] if node != NOWHERE else UNSEEN
         if thread < MAIN:
@@ -458,6 +459,6 @@ class _Reading:
                 index.children[plan.call] = plan.source_id
 
 
-def _give(threads: "array[int]", path: list[int], thread: int) -> None:
+def _give(threads: "array[int]", path: "array[int]", thread: int) -> None:
     for node in path:
         threads[node] = thread

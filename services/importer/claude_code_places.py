@@ -1,0 +1,49 @@
+"""Where each record stands, by the hash of its uuid: as a dictionary, in a sixth of its memory."""
+
+from array import array
+
+SLOTS = 1 << 10
+EMPTY = 0
+
+
+class Places:
+    """Open addressing: a hash stands in the first free slot from its own on. Never more than two thirds are taken."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._clear(SLOTS)
+
+    def _clear(self, slots: int) -> None:
+        self._hashes = array("q", bytes(8 * slots))
+        self._places = array("i", bytes(4 * slots))
+        """Plus one; EMPTY where there is none."""
+        self._mask = slots - 1
+
+    def put(self, key: int, place: int) -> int:
+        """The place that the key has: this one, unless it had one before. Places are not below 0."""
+        if 3 * self._count >= 2 * self._mask:
+            self._grow()
+        slot = self._slot(key)
+        if self._places[slot] == EMPTY:
+            self._hashes[slot], self._places[slot] = key, place + 1
+            self._count += 1
+        return self._places[slot] - 1
+
+    def get(self, key: int) -> int:
+        """-1 where it has none."""
+        return self._places[self._slot(key)] - 1
+
+    def _slot(self, key: int) -> int:
+        hashes, places, mask = self._hashes, self._places, self._mask
+        slot = key & mask
+        while places[slot] != EMPTY and hashes[slot] != key:
+            slot = (slot + 1) & mask
+        return slot
+
+    def _grow(self) -> None:
+        hashes, places = self._hashes, self._places
+        self._clear(2 * (self._mask + 1))
+        for key, place in zip(hashes, places, strict=True):
+            if place != EMPTY:
+                slot = self._slot(key)
+                self._hashes[slot], self._places[slot] = key, place
