@@ -47,10 +47,9 @@ class Queue:
                 if len(self._queued) >= QUEUE_MAX:
                     self._counts.pass_over("queued input beyond the limit")
                 elif content:
-                    item = Input(
-                        f"{self._session}:{line}", (TextItem(text=content),), Origin(line), milliseconds(record)
-                    )
-                    self._queued.append(_Queued(content.strip(), item))
+                    text = (TextItem(text=content),)
+                    sent = Input(f"{self._session}:{line}", text, Origin(line), milliseconds(record))
+                    self._queued.append(_Queued(content.strip(), sent))
             case "dequeue" | "remove" as left:
                 waiting = [item for item in self._queued if item.left is None]
                 same = [item for item in waiting if content and item.text == content.strip()]
