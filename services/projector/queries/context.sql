@@ -1,4 +1,5 @@
--- What the model sees of a thread: the summary in force, if there is one, and what came after what it stands for.
+-- What the model sees of a thread: the summary in force, if there is one, and what came after what it stands for. Of a fork,
+-- without what it inherits: that is the same of its parent, as of the seq at which it was forked.
 with standing as (
     select coalesce(max(through_seq), 0) as through_seq
     from (
