@@ -42,8 +42,10 @@ _FAILED = (
     "user cancelled MCP tool call",
     "Script failed",
 )
+_SCRIPT = "Script "
+"""What the tool `exec`, which runs JavaScript, says of a script; below it stands whatever that printed."""
 _SCRIPT_FAILED = "Script failed"
-"""What the tool `exec`, which runs JavaScript, says of a script that threw. Of commands in it it says nothing."""
+"""Of one that threw. Of commands in it it says nothing."""
 _TIMED_OUT = "command timed out after "
 
 
@@ -68,6 +70,8 @@ def end_of_output(tool: str, output: object) -> End:
         told = _end_in_json(output)
         if told is not None:
             return told
+    if output.startswith(_SCRIPT):
+        return _end_in_words(tool, output)
     code = _EXIT_CODE.match(output)
     if code is not None:
         return _by_code(int(code[1]), output)

@@ -46,6 +46,8 @@ HEADING = "Chunk ID: 0a6f7e\nWall time: 0.0001 seconds\n"
         ("multi_agent_v1.spawn_agent", '{"agent_id":"a"}', End("succeeded")),
         ("multi_agent_v1.spawn_agent", "no room", End("failed", None, "no room")),
         ("exec", "Script completed\nOutput:\n", End("succeeded")),
+        ("exec", f"Script completed\nOutput:\n{HEADING}Process exited with code 1\n", End("succeeded")),
+        ("exec", "Script failed\nOutput:\n", End("failed", None, "Script failed")),
         ("exec", [{"type": "input_text", "text": "Script failed\nOutput:\n"}], End("failed", None, "Script failed")),
         ("view_image", [{"type": "input_image", "image_url": "data:"}], End("succeeded")),
         ("mcp__a__b", {"content": "x", "success": True}, End("succeeded")),
