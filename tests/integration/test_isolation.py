@@ -15,7 +15,9 @@ import httpx2
 import orjson
 from pydantic import JsonValue
 
-from schemas.events import ArtifactRecorded, PlanProposed, Task, ThreadConfigured
+from schemas.config import Config
+from schemas.events import ArtifactRecorded, Lineage, PlanProposed, Task, ThreadConfigured, ThreadCreated
+from services.chassis.artifacts import sha256_of
 from services.ingest.api_keys import create_key
 from services.ingest.app import openapi_document
 from services.ingest.auth import SCOPES
@@ -54,6 +56,8 @@ class Ids:
     model: str
     label: str
     idempotency_key: str
+    sha256: str
+    """Of an artifact."""
     cursors: Mapping[str, str] = field(default_factory=dict)
     """By path, of the second page."""
 
@@ -98,11 +102,20 @@ CASES: Final[Mapping[tuple[str, str], Case]] = {
     ("post", "/v1/threads/{thread}/tool-calls/{call}/resolution"): Case(
         body={"decision": "abandoned", "attempt": "{attempt}", "note": "x"}, headers=KEYED, call="{unknown_call}"
     ),
+    ("get", "/v1/threads/{thread}/turns/{turn}/diff"): Case(),
+    ("post", "/v1/threads/{thread}/turns/{turn}/restore"): Case(({}, {"wait": "applied"}), {}, KEYED),
+    ("put", "/v1/artifacts/{sha256}"): Case(body={}),
+    ("get", "/v1/artifacts/{sha256}"): Case(headers={"Range": "bytes=0-", "If-None-Match": '"{sha256}"'}),
+    ("head", "/v1/artifacts/{sha256}"): Case(),
+    ("post", "/v1/threads/{thread}/fork"): Case(({}, {"wait": "applied"}), {"at": {"seq": "{seq}"}}, KEYED),
+    ("post", "/v1/threads/{thread}/rewind"): Case(({}, {"wait": "applied"}), {"to_turn": "{turn}"}, KEYED),
+    ("post", "/v1/threads/{thread}/compact"): Case(({}, {"wait": "applied"}), {}, KEYED),
+    ("post", "/v1/threads/{thread}/children"): Case(({}, {"wait": "applied"}), {"title": "mine"}, KEYED),
     ("post", "/v1/threads/{thread}/plan"): Case(body={"tasks": [{"id": "a", "title": "A"}]}, headers=KEYED),
     ("post", "/v1/threads/{thread}/plan/{version}/decision"): Case(body={"decision": "approve"}, headers=KEYED),
     **{
         ("get", f"/v1/threads/{{thread}}/{name}"): Case(PAGED)
-        for name in ("inputs", "items", "turns", "steps", "tool-calls", "plan")
+        for name in ("inputs", "items", "turns", "steps", "tool-calls", "plan", "children")
     },
     ("get", "/v1/approvals"): Case(OF_TENANT),
     ("get", "/v1/unknown-calls"): Case(OF_TENANT),
@@ -218,10 +231,17 @@ async def owned(place: Place, owner: Asker) -> Ids:
         await filled(place, ids.thread)
     thread = ids.thread
     submitted = [event["id"] for event in created.json()["events"]]
+    for child in (f"{thread}-1", f"{thread}-2"):
+        lineage = Lineage(kind="child", parent=thread, seq=1, chain="0" * 64, depth=1)
+        await place.append(child, ThreadCreated(config=Config(model="m"), title=MARK, lineage=lineage))
     state = place.state(thread)
     at_least = await place.append(
         thread, ArtifactRecorded(sha256="ab" * 32, size=1, media_type="text/plain", name=MARK)
     )
+    artifact = sha256_of(MARK.encode())
+    headers = {"authorization": f"Bearer {owner._key}"}
+    stored = await owner._client.put(f"/v1/artifacts/{artifact}", content=MARK, headers=headers)
+    assert stored.status_code in {200, 201}, stored.text
     unknown = next(call.call for call in state.calls.values() if call.status == "unknown")
     waiting = next(call for call in state.calls.values() if call.status == "waiting")
     return replace(
@@ -238,6 +258,7 @@ async def owned(place: Place, owner: Asker) -> Ids:
         position=at_least,
         model=IngestSettings().ingest_default_model,
         label=f"mark:{MARK}",
+        sha256=artifact,
     )
 
 
@@ -281,6 +302,7 @@ def nowhere() -> Ids:
         model="nobody/model",
         label="nobody:here",
         idempotency_key="nobodys",
+        sha256="0" * 64,
     )
 
 
@@ -330,15 +352,21 @@ async def with_cursors(owner: Asker, ids: Ids) -> Ids:
         method, path = operation
         if method != "get" or path.startswith(OF_OPERATORS):
             continue
+        if path == "/v1/artifacts/{sha256}":
+            continue  # bytes: asked for below
         answer = await owner.ask(operation, {"at_least": ids.position}, ids)
         assert answer.status_code == 200, (operation, answer.text)
         shown = answer.json()
         if shown.get("next_cursor"):
             cursors[path] = shown["next_cursor"]
         if path != "/v1/usage":
-            assert MARK in answer.text or path.rpartition("/")[2] in {"turns", "steps", "inputs", "{event_id}"}, (
-                operation
-            )
+            assert MARK in answer.text or path.rpartition("/")[2] in {
+                "turns",
+                "steps",
+                "inputs",
+                "{event_id}",
+                "diff",
+            }, operation
     paged = {path for (method, path), names in operations().items() if method == "get" and "query:cursor" in names}
     assert {path for path in paged if not path.startswith(OF_OPERATORS)} == cursors.keys()
     return replace(ids, cursors=cursors)
@@ -358,11 +386,29 @@ async def test_lists_of_a_tenant_are_empty_for_another(place: Place) -> None:
             got = await stranger.ask(operation, query, real)
             expected = await stranger.ask(operation, query, replace(nobody, **shared(real)))
             assert plain(got, real) == plain(expected, nobody), (operation, query, got.text)
-            if "thread" in query:
+            if "thread" in query or "{" in path:
                 assert got.status_code == 404, (operation, query, got.text)
             else:
                 assert (got.status_code, got.json()["data"]) == (200, []), (operation, query, got.text)
             assert MARK not in got.text
+
+
+async def test_artifacts_of_a_tenant_are_nobodys_for_another(place: Place) -> None:
+    client = await place.ingest(ingest_auth="keys")
+    owner, stranger = await asker(place, client, OWNER), await asker(place, client, "umbrella")
+    real = replace(nowhere(), sha256=sha256_of(MARK.encode()))
+    headers = {"authorization": f"Bearer {owner._key}"}
+    assert (await client.put(f"/v1/artifacts/{real.sha256}", content=MARK, headers=headers)).status_code == 201
+    assert (await client.get(f"/v1/artifacts/{real.sha256}", headers=headers)).text == MARK
+    for method in ("get", "head"):
+        got = await stranger.ask((method, "/v1/artifacts/{sha256}"), {}, real)
+        expected = await stranger.ask((method, "/v1/artifacts/{sha256}"), {}, nowhere())
+        assert (got.status_code, got.content) == (expected.status_code, expected.content) == (404, expected.content)
+    named = {"items": [{"type": "artifact", "sha256": real.sha256, "media_type": "text/plain"}]}
+    refused = await client.post(
+        "/v1/threads", json={"input": named}, headers={"authorization": f"Bearer {stranger._key}"}
+    )
+    assert (refused.status_code, refused.json()["missing"]) == (422, [real.sha256])
 
 
 async def test_parts_of_anothers_thread_are_not_found_in_ones_own(place: Place) -> None:

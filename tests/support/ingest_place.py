@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,8 @@ class Place:
         }
         self.broker = SimulatedBroker({**topics, TOOL_CATALOG.name: 1}, SystemClock())
         self.log = self.broker.connect("services")
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="threadlog-artifacts-"))
+        self.artifacts_url = Path(folder).as_uri()
 
     async def project(self) -> None:
         settings = ProjectorSettings(postgres_dsn=self.dsn, projector_batch_interval_idle_ms=1)
@@ -64,7 +67,7 @@ class Place:
         self._stack.push_async_callback(stop)
 
     async def ingest(self, dsn: str | None = None, **given: Any) -> httpx2.AsyncClient:
-        settings = IngestSettings(**({"ingest_auth": "dev"} | given))
+        settings = IngestSettings(**({"ingest_auth": "dev", "artifacts_url": self.artifacts_url} | given))
         log = self.broker.connect("ingest")
         pool = await open_pool(
             dsn or self.dsn,
