@@ -46,7 +46,7 @@ class _Found:
     """What the reading of a thread tells those that hang on it."""
 
     turns: dict[int, tuple[int, str | None]]
-    """By node: how many turns had begun, and its uuid."""
+    """By node: how many turns its thread had by then, with those that it shares, and its uuid."""
 
 
 def _find_resumed(index: Index, beside: Beside) -> None:
@@ -232,6 +232,8 @@ class _Open:
     reader: ThreadReader
     header: Header | None
     """Until something of it is given."""
+    shared: int
+    """Turns before its own."""
     held: list[Piece] = field(default_factory=list)
 
     def hold(self, pieces: list[Piece]) -> None:
@@ -264,10 +266,12 @@ def _read_beside(source: Source, scene: Scene, places: list[int], found: _Found)
             yield from ended.finish() if ended is not None else ()
         thread = opened.get(place)
         if thread is None:
-            thread = opened[place] = _Open(ThreadReader(scene), _header(index, place, line, found))
+            header = _header(index, place, line, found)
+            shared = (header.parent.turns or 0) if header.parent is not None else 0
+            thread = opened[place] = _Open(ThreadReader(scene), header, shared)
         thread.hold(thread.reader.feed(index.kinds[node], line.number, line.record))
         if node in attached:
-            found.turns[node] = (thread.reader.turns, text_of(line.record, "uuid"))
+            found.turns[node] = (thread.shared + thread.reader.turns, text_of(line.record, "uuid"))
         if waiting[0] == place:
             yield from thread.release()
     for place in waiting:

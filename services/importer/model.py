@@ -192,7 +192,9 @@ class Parent:
     """Of the thread."""
     kind: Literal["fork", "child"]
     turns: int | None = None
-    """How many of the parent's turns the fork shares; None for a child, and where the file does not tell."""
+    """How many turns the fork shares: the parent's, and those that the parent itself shares. None for a child, and
+    where the file does not tell.
+    """
     through: str | None = None
     """What else tells the place: the uuid of the last shared record, or the ordinal of the first that is not shared."""
     call: str | None = None

@@ -89,7 +89,7 @@ def test_branches_hang_on_branches_and_on_the_beginning() -> None:
         f"thread {SESSION}:u4 fork of {SESSION} at 1",
         f"turn ['Second'] {ANSWERED}",
         f"turn ['Deeper'] {UNANSWERED} open",
-        f"thread {SESSION}:u6 fork of {SESSION}:u4 at 1",
+        f"thread {SESSION}:u6 fork of {SESSION}:u4 at 2",
         f"turn ['Deep'] {UNANSWERED} open",
     ]
 
