@@ -56,7 +56,9 @@ def _is_plain(value: JsonValue, depth: int) -> bool:
             # Code points sort as UTF-16 does, up to where surrogates begin.
             if not name.isascii() and max(name) >= "\ud800":
                 plain = False
-            if not isinstance(item, str) and not _is_plain(item, depth - 1):
+            if item is None or type(item) is str or (type(item) is int and -INTEGER_MAX <= item <= INTEGER_MAX):
+                continue
+            if not _is_plain(item, depth - 1):
                 plain = False
     else:
         for item in value:

@@ -1,6 +1,7 @@
 """The CloudEvents 1.0 attributes of a record, in the Kafka binding's binary mode: every attribute is a header."""
 
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import NamedTuple
 
 from schemas.errors import Fault, HeaderError
@@ -13,6 +14,9 @@ CONTENT_TYPE = b"application/json"
 ACTORS = frozenset({"user", "service", "policy", "import"})
 HEADERS_BYTES_MAX = 8_192
 """Of all values together. They go into states and rows."""
+
+TIMES_CACHED = 64
+"""Events of one decision, and those of an import that tell no time of their own, have the same time."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
@@ -38,6 +42,7 @@ class Envelope(NamedTuple):
     traceparent: str | None = None
 
 
+@lru_cache(maxsize=TIMES_CACHED)
 def format_time(time_ms: int) -> str:
     """RFC 3339, UTC, milliseconds."""
     return (_EPOCH + timedelta(milliseconds=time_ms)).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -181,13 +181,15 @@ class Ahead:
         for text_bytes_max in (self.limits.text_bytes_max, *SHRINKING):
             cutter = Cutter(text_bytes_max)
             event = make(cutter)
-            if self.has(service_event_id(self.key, event)):
+            event_id = service_event_id(self.key, event)
+            if event_id in self.recent:
                 return True
             mark = len(self.out)
-            self._store(cutter)
-            self._name_artifacts(event, cutter, origin)
+            if cutter.blobs:
+                self._store(cutter)
+                self._name_artifacts(event, cutter, origin)
             try:
-                if self.add(event, origin, at_ms):
+                if self.add(event, origin, at_ms, event_id):
                     return True
             except LimitError:
                 del self.out[mark:]

@@ -92,6 +92,8 @@ class Importer:
     config: Config
     limits: EventLimits = field(default_factory=EventLimits)
     links: Links = field(default_factory=Links)
+    imported: list[str] = field(default_factory=list)
+    """Sessions whose threads are there now."""
 
     async def run(self, read: Callable[[], Reading], raw: Artifact, *, last_try: bool) -> tuple[Reading, Outcome]:
         """`last_try`: whether a thread whose parent is not there is imported without it, where it can be. Raises what
@@ -100,7 +102,9 @@ class Importer:
         for number in range(TRIES_MAX):
             reading = read()
             try:
-                return reading, await self._run(reading, raw, last_try=last_try)
+                outcome = await self._run(reading, raw, last_try=last_try)
+                self.imported.extend([thread.source_id for thread in outcome.threads])
+                return reading, outcome
             except ChangedMeanwhileError:
                 if number + 1 == TRIES_MAX:
                     raise
