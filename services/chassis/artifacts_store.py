@@ -38,7 +38,7 @@ from services.chassis.settings import MIB, Settings
 
 if TYPE_CHECKING:
     from obstore import ListStream, ObjectMeta
-    from obstore.store import ObjectStore
+    from obstore.store import ClientConfig, ObjectStore
 
 SPOOL_MEMORY_BYTES = 4 * MIB
 """Of one upload, before it goes to a temporary file."""
@@ -244,7 +244,9 @@ def _open(url: str, timeout_seconds: float) -> "ObjectStore":
     if parts.scheme == "file":
         return LocalStore(Path(unquote(parts.path)), mkdir=True)
     timeout = timedelta(seconds=timeout_seconds)
-    return from_url(url, client_options={"timeout": timeout}, retry_config={"retry_timeout": timeout})
+    # Only an endpoint that somebody has set to http:// is asked without TLS.
+    options: ClientConfig = {"timeout": timeout, "allow_http": True}
+    return from_url(url, client_options=options, retry_config={"retry_timeout": timeout})
 
 
 async def _spool(chunks: AsyncIterator[bytes], spool: IO[bytes], sha256: str, bytes_max: int) -> int:

@@ -1,4 +1,4 @@
-"""The artifact store's contract, kept by the folder and by the store in memory."""
+"""The artifact store's contract, kept by the folder, by a bucket, and by the store in memory."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -20,17 +20,38 @@ from services.chassis.artifacts import (
 )
 from services.chassis.artifacts_store import ObjectArtifacts
 from tests.support.memory_artifacts import MemoryArtifacts
+from tests.support.s3_server import BUCKET, S3Server, s3_server
 
 BYTES_MAX = 12 * PIECE_BYTES
 TEXT = b"what a tool said\n"
 HASH = sha256_of(TEXT)
 
 
-@pytest.fixture(params=["memory", "folder"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> ArtifactStore:
-    if request.param == "memory":
-        return MemoryArtifacts(bytes_max=BYTES_MAX)
-    return ObjectArtifacts((tmp_path / "some artifacts").as_uri(), BYTES_MAX, 10)
+@pytest.fixture(scope="module")
+async def bucket() -> AsyncIterator[S3Server]:
+    async with s3_server() as server:
+        yield server
+
+
+@pytest.fixture(params=["memory", "folder", "bucket"])
+async def store(
+    request: pytest.FixtureRequest, tmp_path: Path, bucket: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> ArtifactStore:
+    match request.param:
+        case "memory":
+            return MemoryArtifacts(bytes_max=BYTES_MAX)
+        case "folder":
+            return ObjectArtifacts((tmp_path / "some artifacts").as_uri(), BYTES_MAX, 10)
+        case _:
+            bucket.objects.clear()
+            for name, value in (
+                ("ENDPOINT_URL", bucket.url),
+                ("REGION", "eu-west-1"),
+                ("ACCESS_KEY_ID", "key"),
+                ("SECRET_ACCESS_KEY", "secret"),
+            ):
+                monkeypatch.setenv(f"AWS_{name}", value)
+            return ObjectArtifacts(f"s3://{BUCKET}/below/here", BYTES_MAX, 10)
 
 
 async def in_chunks(*chunks: bytes) -> AsyncIterator[bytes]:
@@ -59,7 +80,7 @@ async def test_nothing_is_there_before(store: ArtifactStore) -> None:
 
 
 @pytest.mark.parametrize(
-    "chunks", [(), (TEXT,), (TEXT, b"", TEXT), (b"x" * PIECE_BYTES, b"y" * (6 * PIECE_BYTES), b"z")]
+    "chunks", [(), (TEXT,), (TEXT, b"", TEXT), (b"x" * PIECE_BYTES, b"y" * (9 * PIECE_BYTES), b"z")]
 )
 async def test_a_stream_is_stored_as_it_came(store: ArtifactStore, chunks: tuple[bytes, ...]) -> None:
     whole = b"".join(chunks)
