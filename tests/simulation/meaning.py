@@ -29,6 +29,7 @@ from schemas.state import NOTHING, ThreadState
 from schemas.thread import APPLIED
 from schemas.tools import CLIENT_POOL, THREAD_POOL
 from schemas.transcript import Transcript, transcript_changes
+from tests.simulation.contexts import inherited_by
 from tests.simulation.invariants import Broken, Run, invariant
 from tests.support.service_world import Judged
 
@@ -56,7 +57,7 @@ def _applied(thread: Judged) -> Iterator[tuple[ThreadState, Record, ThreadState]
 def answers_were_given_to_what_was_said(run: Run) -> Iterator[Broken]:
     """An answer that took effect was given to all that was said up to its start, and to nothing else."""
     for key, thread in run.threads.items():
-        transcript = Transcript()
+        transcript = Transcript(inherited=inherited_by(run.threads, key, thread.state.lineage))
         said: dict[str, list[Content]] = {}
         for before, record, after in _applied(thread):
             transcript.apply(transcript_changes(before, after, record, APPLIED))

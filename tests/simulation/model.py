@@ -8,11 +8,23 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from pydantic import JsonValue
 
-from services.runtime.model import AnswerItem, Delta, EmitDelta, ModelAnswer, ModelCall, ModelFailure, ModelRequest
+from services.runtime.model import (
+    AnswerItem,
+    Delta,
+    EmitDelta,
+    ModelAnswer,
+    ModelCall,
+    ModelFailure,
+    ModelRequest,
+    TokenUsage,
+)
 from tests.support.ledger import EFFECTS
 
 STEPS_MOST = 2
 TASKS = ("a", "b", "c", "d")
+TOKENS_PER_ITEM = 5
+ASKED = "about to be replaced by a summary"
+"""What the runtime says when it asks for one."""
 CLIENT_TOOL = "ask"
 EFFECTS_DRAWN = (*EFFECTS, "unsafe", "unsafe", "idempotent")
 
@@ -34,6 +46,7 @@ class SeededModel:
         self.problems: list[str] = []
         self.heard: dict[str, Sequence[Mapping[str, object]]] = {}
         """What each answer was given to, by its text: no two answers have the same."""
+        self.summaries: list[str] = []
         self.is_mended = False
         self.at_answer: Callable[[], Awaitable[None]] = _nothing
 
@@ -44,12 +57,22 @@ class SeededModel:
         await self.at_answer()
         if rng.random() < 0.1 and not self.is_mended:
             return self._failure()
+        if asks_for_a_summary(request.items):
+            return self._summary(request)
         emit(Delta("text", "well"))
         calls = sum(item["kind"] == "tool_call" for item in request.items[_last_user(request.items) :])
         if calls < STEPS_MOST and rng.random() < 0.75:
             proposed = [self._call() for _ in range(rng.choice([1, 1, 2, 3]))]
-            return ModelAnswer([AnswerItem("text", self._text("let me see", request))], proposed)
-        return ModelAnswer([AnswerItem("text", self._text("answer", request))])
+            text = self._text("let me see", request)
+            return ModelAnswer([AnswerItem("text", text)], proposed, usage=_usage(request.items))
+        text = self._text("answer", request)
+        return ModelAnswer([AnswerItem("text", text)], usage=_usage(request.items))
+
+    def _summary(self, request: ModelRequest) -> ModelAnswer:
+        if self._rng.random() < 0.1 and not self.is_mended:
+            return ModelAnswer([])  # without a text
+        self.summaries.append(f"summary {len(self.summaries)} {self._rng.random()}")
+        return ModelAnswer([AnswerItem("text", self.summaries[-1])], usage=_usage(request.items))
 
     def _text(self, saying: str, request: ModelRequest) -> str:
         text = f"{saying} {len(self.heard)} {self._rng.random()}"
@@ -100,6 +123,14 @@ class SeededModel:
                     waiting.remove(item["call"])
         if waiting:
             self.problems.append(f"the model is asked while {waiting} have no result")
+
+
+def asks_for_a_summary(items: Sequence[Mapping[str, object]]) -> bool:
+    return ASKED in str(items[-1].get("content")) if items else False
+
+
+def _usage(items: Sequence[Mapping[str, object]]) -> TokenUsage:
+    return TokenUsage(input_tokens=TOKENS_PER_ITEM * len(items), output_tokens=1)
 
 
 def tasks_of_a_plan(rng: random.Random, *, is_one: bool = False) -> list[JsonValue]:

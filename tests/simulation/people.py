@@ -8,7 +8,7 @@ from typing import Any
 
 from schemas.canonical import call_hash
 from schemas.codec import Record
-from schemas.events import InputSubmitted, StepFinished, ToolCallLost
+from schemas.events import ContextCompactionRequested, InputSubmitted, StepFinished, ToolCallLost
 from schemas.ids import TenantId, ThreadId, ThreadKey
 from schemas.state import Call, ThreadState
 from schemas.thread import Verdict
@@ -93,6 +93,8 @@ class Owner:
         family = self._family()
         if len(family) > 1 and rng.random() < 0.3:
             await self._act_on(rng.choice(family[1:]))
+        elif self._plan.forks and family and rng.random() < self._plan.forks:
+            await self._branch(rng.choice(family))
         elif self._plan.plans and rng.random() < 0.15:
             await self._post("plan", {"tasks": tasks_of_a_plan(rng, is_one=True)})
         elif drawn < 0.62 or not self._inputs:
@@ -125,6 +127,25 @@ class Owner:
             self._closed.add(child)
             await self._post("close", {}, key=child)
 
+    async def _branch(self, key: ThreadKey) -> None:
+        """Forks it, goes back in it, or has it compacted."""
+        rng = self._rng
+        drawn = rng.random()
+        seen = self._seen(key)
+        if drawn < 0.5:
+            body: dict[str, Any] = {}
+            if rng.random() < 0.5:
+                body["at"] = {"seq": rng.randint(1, seen.seq + 1)}
+            elif rng.random() < 0.5:
+                body["at"] = {"turn": rng.randint(1, seen.last_turn + 1)}
+            if rng.random() < 0.7:
+                body["input"] = {"text": f"input {self._commands}"}
+            await self._post("fork", body, key=key)
+        elif drawn < 0.75:
+            await self._post("rewind", {"to_turn": rng.randint(0, seen.last_turn)}, key=key)
+        else:
+            await self._post("compact", {}, key=key)
+
     async def _submit(self, body: dict[str, Any]) -> None:
         answer = await self._post("inputs", body | {"text": f"input {self._commands}"})
         if answer is not None and answer.status in {200, 202}:
@@ -143,7 +164,8 @@ class Owner:
         self._commands += 1
         where = f"/v1/threads/{key.thread}{path}"
         name = f"{self._name}-{self._commands}"
-        return await self._clients.send(Command(who or self._who, method, where, body, name, key))
+        concerns = None if path == "/fork" else key  # a thread that is not there yet
+        return await self._clients.send(Command(who or self._who, method, where, body, name, concerns))
 
     def _seen(self, key: ThreadKey | None = None) -> ThreadState:
         """As the views show it, if they do."""
@@ -260,6 +282,9 @@ class Owner:
                 self._perhaps(0.7, partial(self._post, f"tool-calls/{call}/resolution", body, boss, key))
             case ToolCallLost(call=call) if state.turn is not None and not state.calls[call].settled:
                 self._perhaps(0.3, partial(self._post, f"turns/{state.turn.turn}/cancel", {}, None, key))
+            case ContextCompactionRequested() if state.turn is None and state.last_turn:
+                body = {"to_turn": self._rng.randint(0, state.last_turn - 1)}
+                self._perhaps(0.4, partial(self._post, "rewind", body, None, key))
             case InputSubmitted() if state.turn is None:
                 body = {"config": {"instructions": f"since {state.seq}"}}
                 self._perhaps(0.3, partial(self._send, "PATCH", "", body, None, key))

@@ -63,6 +63,10 @@ class Plan:
     plans: float
     """How many of them propose a plan."""
     plan_approval: Literal["never", "always"]
+    forks: float
+    """How many of a client's acts fork a thread, rewind it, or have it compacted."""
+    context_tokens: int
+    """Beyond so many a context is compacted; 0 is never."""
 
     @classmethod
     def drawn(cls, rng: random.Random, choices: dict[str, Any]) -> "Plan":
@@ -106,6 +110,8 @@ class Plan:
             spawns=rng.choice([0, 0, 0.1, 0.3]),
             plans=rng.choice([0, 0, 0.1, 0.25]),
             plan_approval=rng.choice(["never", "never", "always"]),
+            forks=rng.choice([0, 0, 0.2, 0.5]),
+            context_tokens=rng.choice([0, 0, 0, 60]),
         )
         return cls(**{**asdict(plan), **choices})
 

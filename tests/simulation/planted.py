@@ -53,6 +53,8 @@ WINDOWS = "services.projector.windows"
 PLANS_FOLD = "schemas.plan"
 PLANS = "services.runtime.plans"
 CHILDREN = "services.runtime.children"
+CONTEXTS_READ = "services.chassis.contexts"
+FORKS = "services.ingest.forks"
 
 SLOW_LOG = {"fetch_seconds_max": 1, "append_seconds_max": 0.2}
 TWO_RUNTIMES = SLOW_LOG | {"zombie_runtime": True, "acts": 5, "approval": "never", "threads": 3}
@@ -90,6 +92,20 @@ FAMILIES = {
     "seconds": 12,
     "acts": 5,
     "tool_seconds": (1, 5, 5),
+}
+BRANCHING = {
+    "forks": 0.5,
+    "context_tokens": 60,
+    "moves_every": 0.3,
+    "append_trouble": 0.04,
+    "model_trouble": 0.2,
+    "hasty": True,
+    "zombie_runtime": True,
+    "runtimes": 2,
+    "partitions": 2,
+    "seconds": 12,
+    "acts": 5,
+    "threads": 2,
 }
 COUNTING = {"rollups": 2, "partitions": 2, "moves_every": 0.3, "view_commands": 2, "append_seconds_max": 0.2}
 
@@ -477,7 +493,42 @@ BETWEEN_THREADS = (
     ),
 )
 
-PLANTED = (*RULES, *SERVICES, *VIEWS, *BETWEEN_THREADS)
+CONTEXTS = (
+    Planted(
+        "fork-shows-what-came-later",
+        VIEWS_TWIN,
+        """        if row.get("place", seq + 1) <= seq and row""",
+        """        if "place" in row and row""",
+        choices=BRANCHING,
+    ),
+    Planted(
+        "fork-of-a-fork-without-the-first",
+        CONTEXTS_READ,
+        """        levels.append((thread, items))
+""",
+        """        levels[:] = [(thread, items)] if not levels else levels
+""",
+        choices=BRANCHING,
+    ),
+    Planted(
+        "fork-amid-a-step",
+        FORKS,
+        """        return ForkPoint(parent, found.seq,""",
+        """        return ForkPoint(parent, found.asked,""",
+        choices=BRANCHING,
+    ),
+    Planted(
+        "fork-elsewhere-when-asked-again",
+        FORKS,
+        """        made_at = await self._made_at(parent, command) if command.keyed else None
+""",
+        """        made_at = None
+""",
+        choices=BRANCHING,
+    ),
+)
+
+PLANTED = (*RULES, *SERVICES, *VIEWS, *BETWEEN_THREADS, *CONTEXTS)
 
 
 class _Loader(SourceFileLoader):

@@ -14,6 +14,7 @@ from services.ingest.__main__ import accept_limits, commands_of, known_threads
 from services.ingest.app import create_app
 from services.ingest.auth import SUBJECT_HEADER, TENANT_HEADER, DevAuthenticator
 from services.ingest.dependencies import Dependencies
+from services.ingest.forks import Forks
 from services.ingest.live import LiveLimits, Watches
 from services.ingest.metrics import IngestMetrics
 from services.ingest.settings import IngestSettings
@@ -157,6 +158,7 @@ class IngestProcess(Process):
             "commands": commands,
             "watches": self.watches,
             "tools": self.tools,
+            "forks": Forks(views, known, settings.ingest_fork_configurations_max),
         }
         # What is not here serves reads that nobody in the simulation asks for.
         self.app = create_app(Dependencies(**{each.name: wired.get(each.name) for each in fields(Dependencies)}))

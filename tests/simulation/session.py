@@ -19,7 +19,8 @@ import structlog
 from schemas.state import ThreadState
 from schemas.topics import THREAD_EFFECTS
 from tests.simulation import derived
-from tests.simulation import families as families  # noqa: PLC0414  # as the next one
+from tests.simulation import families as families  # noqa: PLC0414  # as the next ones
+from tests.simulation import lineages as lineages  # noqa: PLC0414
 from tests.simulation import meaning as meaning  # noqa: PLC0414  # its invariants are among those that are checked
 from tests.simulation.clients import Clients, Watcher
 from tests.simulation.invariants import Broken, Run, ViolationError, check_all
@@ -219,7 +220,8 @@ class Session:
 
 def _is_at_rest(state: ThreadState) -> bool:
     is_unknown = any(call.status == "unknown" for call in state.calls.values())
-    return state.turn is None and not state.queue and not is_unknown and state.status != "closing"
+    compacts = state.compaction_requested and state.status == "active"
+    return state.turn is None and not state.queue and not is_unknown and not compacts and state.status != "closing"
 
 
 def _brief(state: ThreadState) -> str:

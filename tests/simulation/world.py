@@ -83,7 +83,9 @@ class SimulationWorld(World):
     def __init__(self, seed: int, plan: Plan, model: Model, story: Story) -> None:
         options = WorldOptions(
             partitions=plan.partitions,
-            limits=replace(LIMITS, dispatch_wait_seconds=plan.dispatch_wait_seconds),
+            limits=replace(
+                LIMITS, dispatch_wait_seconds=plan.dispatch_wait_seconds, context_tokens=plan.context_tokens
+            ),
             fold_loop=FOLD_LOOP,
             lease_seconds=plan.lease_seconds,
             calls_max=plan.calls_max,

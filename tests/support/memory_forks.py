@@ -18,8 +18,8 @@ _NEVER = 2**62
 
 def find_point(tables: Tables, key: ThreadKey, at: ForkAt) -> FoundPoint | None:
     stored = tables.state(key)
-    if stored is None or not stored.state.exists:
-        return None
+    if stored is None or not stored.state.exists or () not in tables.of("threads", key):
+        return None  # the last where the database refuses its first record
     state, row = stored.state, _thread(tables, key)
     named = tables.of("turns", key).get((at.turn,))
     asked = at.seq or (None if named is None else named.get("ended_seq")) or state.seq
