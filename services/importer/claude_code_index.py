@@ -42,6 +42,10 @@ LATE_RESULTS_MAX = 10_000
 """Results that come after another prompt are held from the first reading on; more of them are counted and left out."""
 NO_LEAVES = frozenset({Kind.LINK, Kind.RESULT})
 """A result may come long after its call, when the conversation has gone on elsewhere."""
+NO_ROOTS = frozenset(
+    {Kind.SUMMARY, Kind.ANSWER, Kind.SILENCE, Kind.RESULT, Kind.INTERRUPTION, Kind.FAILED_REQUEST, Kind.TURN_END}
+)
+"""Such a record follows the one before it, even where it says that it follows none: old versions compacted so."""
 SESSIONS_MAX = 60_000
 """Different session ids that one file may name; records of more are taken for the file's own."""
 BACK_MAX = 1_000
@@ -197,7 +201,8 @@ class _Reading:
         if isinstance(parent, str):
             self._parents.append(hash(parent))
         else:
-            self._parents.append(NO_PARENT if "parentUuid" in record else UNSAID_PARENT)
+            begins = "parentUuid" in record and kind not in NO_ROOTS
+            self._parents.append(NO_PARENT if begins else UNSAID_PARENT)
         if node == 0:
             index.tool_version = text_of(record, "version")
             index.cwd = text_of(record, "cwd")

@@ -926,6 +926,24 @@ def test_a_compaction_that_names_an_older_record_follows_the_prompt_all_the_same
     ]
 
 
+def test_a_summary_that_follows_nothing_goes_on_with_the_session() -> None:
+    script = Script(version="1.0.30")
+    script.prompt("First")
+    script.answer("One.")
+    script.at(None).prompt("First was asked.", isCompactSummary=True)
+    script.answer("Ready.")
+    script.prompt("Second")
+    script.at(None).answer("Two.")
+    counts = Counts()
+    assert [line for line in told(script, counts) if not line.startswith("  ")] == [
+        f"turn ['First'] {ANSWERED}",
+        "compaction 'First was asked.'",
+        f"turn [] {ANSWERED}",
+        f"turn ['Second'] {ANSWERED}",
+    ]
+    assert counts.not_understood == {}
+
+
 # Plans and titles
 
 
