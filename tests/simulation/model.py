@@ -37,12 +37,16 @@ class SeededModel:
         *,
         spawns: float = 0.0,
         plans: float = 0.0,
+        outputs: float = 0.0,
     ) -> None:
-        """`seconds`: how long the tools take that it calls. `spawns`, `plans`: how many of its calls are those."""
+        """`seconds`: how long the tools take that it calls. `spawns`, `plans`: how many of its calls are those;
+        `outputs`: how many leave something for the artifact store.
+        """
         self._rng = rng
         self._seconds = seconds
         self._spawns = spawns
         self._plans = plans
+        self._outputs = outputs
         self.problems: list[str] = []
         self.heard: dict[str, Sequence[Mapping[str, object]]] = {}
         """What each answer was given to, by its text: no two answers have the same."""
@@ -98,6 +102,8 @@ class SeededModel:
             return ModelCall(CLIENT_TOOL, {"n": rng.random()})
         seconds = rng.choice(self._seconds)
         args = {"seconds": seconds, "fails": rng.random() < 0.1, "n": rng.choice([1, 2, rng.random()])}
+        if self._outputs and rng.random() < self._outputs:
+            args["outputs"] = rng.choice([1, 1, 3])
         return ModelCall(rng.choice(EFFECTS_DRAWN), args)
 
     def _task(self) -> dict[str, JsonValue]:

@@ -65,6 +65,8 @@ class Plan:
     plan_approval: Literal["never", "always"]
     forks: float
     """How many of a client's acts fork a thread, rewind it, or have it compacted."""
+    outputs: float
+    """How many of the calls leave something for the artifact store."""
     context_tokens: int
     """Beyond so many a context is compacted; 0 is never."""
 
@@ -112,6 +114,7 @@ class Plan:
             plan_approval=rng.choice(["never", "never", "always"]),
             forks=rng.choice([0, 0, 0.2, 0.5]),
             context_tokens=rng.choice([0, 0, 0, 60]),
+            outputs=rng.choice([0, 0, 0.3]),
         )
         return cls(**{**asdict(plan), **choices})
 

@@ -55,6 +55,7 @@ PLANS = "services.runtime.plans"
 CHILDREN = "services.runtime.children"
 CONTEXTS_READ = "services.chassis.contexts"
 FORKS = "services.ingest.forks"
+KEEPING_OUTPUTS = "services.tool_executor.keeping"
 
 SLOW_LOG = {"fetch_seconds_max": 1, "append_seconds_max": 0.2}
 TWO_RUNTIMES = SLOW_LOG | {"zombie_runtime": True, "acts": 5, "approval": "never", "threads": 3}
@@ -107,6 +108,7 @@ BRANCHING = {
     "acts": 5,
     "threads": 2,
 }
+KEEPING = {"outputs": 1.0, "moves_every": 0.3, "approval": "never", "tool_trouble": 0.3}
 COUNTING = {"rollups": 2, "partitions": 2, "moves_every": 0.3, "view_commands": 2, "append_seconds_max": 0.2}
 
 RULES = (
@@ -528,7 +530,28 @@ CONTEXTS = (
     ),
 )
 
-PLANTED = (*RULES, *SERVICES, *VIEWS, *BETWEEN_THREADS, *CONTEXTS)
+ARTIFACTS = (
+    Planted(
+        "artifact-named-though-it-was-not-kept",
+        KEEPING_OUTPUTS,
+        """                    await self._put(tenant, attachment)
+                    kept.append(attachment)
+""",
+        """                    kept.append(attachment)
+                    await self._put(tenant, attachment)
+""",
+        choices=KEEPING,
+    ),
+    Planted(
+        "output-lost-without-a-word",
+        KEEPING_OUTPUTS,
+        """, *(_not_kept(one) for one in lost)]""",
+        """]""",
+        choices=KEEPING,
+    ),
+)
+
+PLANTED = (*RULES, *SERVICES, *VIEWS, *BETWEEN_THREADS, *CONTEXTS, *ARTIFACTS)
 
 
 class _Loader(SourceFileLoader):

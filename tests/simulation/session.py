@@ -18,6 +18,7 @@ import structlog
 
 from schemas.state import ThreadState
 from schemas.topics import THREAD_EFFECTS
+from tests.simulation import artifacts as artifacts  # noqa: PLC0414  # its invariants are among those that are checked
 from tests.simulation import derived
 from tests.simulation import families as families  # noqa: PLC0414  # as the next ones
 from tests.simulation import lineages as lineages  # noqa: PLC0414
@@ -54,7 +55,11 @@ class Session:
         seed, plan = self._seed, self.plan
         asyncio.get_running_loop().set_exception_handler(self._failed)
         self._model = SeededModel(
-            random.Random(f"{seed} model"), plan.tool_seconds, spawns=plan.spawns, plans=plan.plans
+            random.Random(f"{seed} model"),
+            plan.tool_seconds,
+            spawns=plan.spawns,
+            plans=plan.plans,
+            outputs=plan.outputs,
         )
         self.world = world = SimulationWorld(seed, plan, self._model, self.story)
         self._clients = Clients(world, random.Random(f"{seed} clients"))

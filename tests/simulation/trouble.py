@@ -41,6 +41,7 @@ class Trouble:
         self._names = 0
         world.ledger.at_moment = self._at_effect
         model.at_answer = self._at_answer
+        world.artifacts.at_put = self._at_put
         world.at_record = self._at_record
 
     async def start_all(self) -> None:
@@ -102,6 +103,7 @@ class Trouble:
             *[self._cut] * 2,
             *[self._database] * 2,
             self._broker,
+            *[self._artifact_store] * (2 if self._plan.outputs else 0),
         ]
         while True:
             await asyncio.sleep(rng.uniform(0, 2 * self._plan.moves_every))
@@ -234,6 +236,13 @@ class Trouble:
         self._world.story.tell("broker", "is back")
         self._world.broker.come_back()
 
+    async def _artifact_store(self) -> None:
+        self._world.story.tell("artifact store", "is away")
+        self._world.artifacts.away = True
+        await asyncio.sleep(self._rng.choice([0.3, 3, 8]))
+        self._world.story.tell("artifact store", "is back")
+        self._world.artifacts.away = False
+
     # At moments that matter
 
     async def _at_effect(self, _run: ToolRun, _moment: Moment) -> None:
@@ -241,6 +250,10 @@ class Trouble:
 
     async def _at_answer(self) -> None:
         await self._here(self._plan.model_trouble)
+
+    async def _at_put(self) -> None:
+        """An output is kept, and no event names it yet."""
+        await self._here(self._plan.tool_trouble)
 
     async def _here(self, probability: float) -> None:
         """To the process in which this is awaited."""
@@ -278,6 +291,7 @@ class Trouble:
         self._is_mended = True
         world.story.tell("world", "is mended")
         world.store.is_away = False
+        world.artifacts.away = False
         world.broker.faults = Faults()
         world.broker.come_back()
         for process in world.processes:

@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -13,22 +13,28 @@ from schemas.state import ThreadState
 from schemas.thread import Verdict
 from schemas.tools import CLIENT_POOL, CLIENT_SOURCE, CatalogSource, ToolSpec
 from schemas.topics import THREAD_EFFECTS, THREAD_EVENTS_DLQ
+from services.chassis.artifacts import Stored
 from services.chassis.fold_loop import FoldLoopSettings
 from services.chassis.log import TopicPartition
 from services.runtime.limits import Limits
 from services.runtime.model import Model
 from services.runtime.own_tools import ENTRY
 from services.tool_executor.hooks import HookFailedError, Question, ReconcileHook
+from services.tool_executor.keeping import Keeping, KeepLimits
+from services.tool_executor.metrics import ExecutorMetrics
 from services.tool_executor.reconcile import ReconcileLimits
+from services.tool_executor.tools import ToolRunner
 from tests.simulation.model import CLIENT_TOOL as CLIENT_TOOL_NAME
 from tests.simulation.plan import Plan
 from tests.simulation.processes import IngestProcess, ProjectorProcess
 from tests.simulation.rollups import RollupsProcess
 from tests.simulation.story import Story
 from tests.support.ledger import EFFECTS, Ledger
+from tests.support.memory_artifacts import MemoryArtifacts
 from tests.support.memory_tables import EVENT_ID
 from tests.support.memory_views import MemoryViews
 from tests.support.service_world import TOPIC, ExecutorProcess, Process, RuntimeProcess, World, WorldOptions
+from tests.support.virtual_time import VirtualClock
 
 P = TypeVar("P", bound=Process)
 T = TypeVar("T")
@@ -57,6 +63,7 @@ FOLD_LOOP = FoldLoopSettings(
     evict_every_seconds=1,
     keys_retry_seconds=4,
 )
+KEEP = KeepLimits(seconds=3, cancelled_seconds=1)
 ID_DIGITS = 8
 """The first ones of an event id, which are as good as drawn."""
 IDS = 1 << 4 * ID_DIGITS
@@ -100,6 +107,7 @@ class SimulationWorld(World):
         self.broker.add_topic(THREAD_EFFECTS.name, plan.partitions)
         self.story = story
         self.broker.on_agreed = self._agreed
+        self.artifacts = SeededArtifacts(self.clock, random.Random(f"{seed} artifacts"))
         self.at_record: Callable[[Record], None] = lambda _record: None
         self.onlookers: list[Onlooker] = []
         self.stored: dict[tuple[ThreadKey, int], int] = {}
@@ -122,6 +130,9 @@ class SimulationWorld(World):
 
     def hooks(self) -> dict[str, ReconcileHook]:
         return {"reconcilable": LedgerHook(self.ledger, self._hook_rng)}
+
+    def tools_of(self, owner: str, metrics: ExecutorMetrics) -> ToolRunner:
+        return Keeping(super().tools_of(owner, metrics), self.artifacts, metrics, KEEP)
 
     def is_refused(self, event_id: str) -> bool:
         """Whether the database refuses the row of this record; also the next time."""
@@ -164,6 +175,25 @@ class SimulationWorld(World):
             return None
         row = self.store.tables.state(key)
         return None if row is None else row.state
+
+
+class SeededArtifacts(MemoryArtifacts):
+    """Takes its time, now and then more than anybody waits."""
+
+    def __init__(self, clock: VirtualClock, rng: random.Random) -> None:
+        super().__init__(clock)
+        self._rng = rng
+        self.at_put: Callable[[], Awaitable[None]] = _nothing
+
+    async def put(self, tenant: str, sha256: str, chunks: bytes | AsyncIterator[bytes], media_type: str) -> Stored:
+        await asyncio.sleep(self._rng.choice([0, 0, 0.1, 1, 4]))
+        stored = await super().put(tenant, sha256, chunks, media_type)
+        await self.at_put()
+        return stored
+
+
+async def _nothing() -> None:
+    pass
 
 
 class LedgerHook:

@@ -6,8 +6,11 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from pydantic import JsonValue
+
 from schemas.events import EffectClass
 from schemas.tools import ToolSpec
+from services.tool_executor.attachments import TEXT, Attachment, Attachments
 from services.tool_executor.tools import Emit, ToolEnd, ToolRequest
 
 EFFECTS: tuple[EffectClass, ...] = ("pure", "idempotent", "reconcilable", "unsafe")
@@ -65,7 +68,9 @@ class Ledger:
 
 
 class LedgerTools:
-    """Implements ToolRunner. A call's `seconds` are half before its effect and half after it; `fails` has none."""
+    """Implements ToolRunner. A call's `seconds` are half before its effect and half after it; `fails` has none. Its
+    result leaves so many `outputs` for the artifact store.
+    """
 
     def __init__(self, ledger: Ledger, executor: str) -> None:
         self._ledger = ledger
@@ -98,7 +103,8 @@ class LedgerTools:
         if await self._is_cancelled(run, cancelled, seconds / 2):
             return ToolEnd("cancelled", None)
         run.ended = "succeeded"
-        return ToolEnd("succeeded", {"content": [{"type": "text", "text": f"{request.call} done"}]}, seconds=seconds)
+        result: JsonValue = {"content": [{"type": "text", "text": f"{request.call} done"}]}
+        return ToolEnd("succeeded", result, attachments=_outputs(run), seconds=seconds)
 
     async def _is_cancelled(self, run: ToolRun, cancelled: asyncio.Event, seconds: float) -> bool:
         try:
@@ -108,3 +114,11 @@ class LedgerTools:
             return False
         run.cancelled, run.ended = True, "cancelled"
         return True
+
+
+def _outputs(run: ToolRun) -> Attachments:
+    said = f"{run.thread} {run.call} {run.attempt}"
+    return tuple(
+        Attachment(f"{said} {number}".encode(), TEXT, f"output{number}.txt")
+        for number in range(int(run.args.get("outputs", 0)))
+    )

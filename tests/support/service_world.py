@@ -37,6 +37,7 @@ from services.tool_executor.leases import Leases
 from services.tool_executor.loop import Executor, ExecutorOptions
 from services.tool_executor.metrics import ExecutorMetrics
 from services.tool_executor.reconcile import ReconcileLimits
+from services.tool_executor.tools import ToolRunner
 from tests.support.followed_views import FollowedViews
 from tests.support.ledger import POOL, TOOLS, Ledger, LedgerTools
 from tests.support.simulated_log import Faults, SimulatedBroker
@@ -193,6 +194,10 @@ class World:
     def hooks(self) -> dict[str, ReconcileHook]:
         """How executors ask about unknown calls, by tool."""
         return {}
+
+    def tools_of(self, owner: str, _metrics: ExecutorMetrics) -> ToolRunner:
+        """What this executor runs."""
+        return LedgerTools(self.ledger, owner)
 
     def on_judged(self, record: Record, verdict: Verdict, state: ThreadState) -> None:
         """Called for each record when it is stored."""
@@ -399,12 +404,13 @@ class ExecutorProcess(Process):
         timers = Timers(world.clock)
         self.timers = timers
         self.leases = Leases(self.log, world.clock, timers)
+        metrics = ExecutorMetrics.register(CollectorRegistry())
         self.executor = Executor(
             log_=self.log,
             clock=world.clock,
             timers=timers,
             leases=self.leases,
-            tools=LedgerTools(world.ledger, self.owner),
+            tools=world.tools_of(self.owner, metrics),
             spawn=self.spawn,
             options=ExecutorOptions(
                 instance=self.name,
@@ -418,7 +424,7 @@ class ExecutorProcess(Process):
                 output_interval_ms=20,
                 reconcile=options.reconcile,
             ),
-            metrics=ExecutorMetrics.register(CollectorRegistry()),
+            metrics=metrics,
             hooks=world.hooks(),
         )
         self.loop = FoldLoop(self.log, world.store, self.executor, TOPIC, options.fold_loop, world.store)
