@@ -1,6 +1,6 @@
 """What a decision may know beside the state, and what it may come to: values only."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
@@ -133,15 +133,21 @@ Decisions: TypeAlias = Sequence[Decision]
 NOTHING_TO_DO: Decisions = ()
 
 
-def joined(*parts: Iterable[Decision]) -> Decisions:
+def joined(*parts: Decisions) -> Decisions:
     """One list of decisions that were made of different things, on the same state. Events of the first part that has
     any come before all else: the others are decided again on what they come to. Of several times the first counts.
     """
-    decisions = [list(part) for part in parts]
-    for part in decisions:
+    given = [part for part in parts if part]
+    if len(given) == 1 and len(given[0]) == 1:
+        return given[0]
+    kept: list[Decision] = []
+    look: LookAgain | None = None
+    for part in given:
         if any(isinstance(decision, Append) for decision in part):
             return [decision for decision in part if not isinstance(decision, LookAgain)]
-    rest = [decision for part in decisions for decision in part]
-    looks = [decision.at_ms for decision in rest if isinstance(decision, LookAgain)]
-    kept = [decision for decision in rest if not isinstance(decision, LookAgain)]
-    return [*kept, LookAgain(min(looks))] if looks else kept
+        for decision in part:
+            if not isinstance(decision, LookAgain):
+                kept.append(decision)
+            elif look is None or decision.at_ms < look.at_ms:
+                look = decision
+    return kept if look is None else [*kept, look]

@@ -1,8 +1,10 @@
 """The runtime's limits (DESIGN 12), and how a thread's own narrow them. All act before an append."""
 
 from dataclasses import dataclass
+from typing import Final
 
 from schemas.config import Config
+from schemas.config import Limits as OwnLimits
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +40,13 @@ class Limits:
     """How long an ephemeral thread may live."""
 
 
+NO_LIMITS_OF_ITS_OWN: Final = OwnLimits()
+
+
 def narrowed(limits: Limits, config: Config) -> Limits:
     own = config.limits
+    if own == NO_LIMITS_OF_ITS_OWN:
+        return limits
     return Limits(
         steps_per_turn=min(limits.steps_per_turn, own.steps_per_turn or limits.steps_per_turn),
         turn_seconds=min(limits.turn_seconds, own.turn_seconds or limits.turn_seconds),

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from schemas.codec import encode
 from schemas.config import Config
 from schemas.events import Confirmed, Context, ContextCompactionRequested, TurnRecovered
+from schemas.plan import is_busy
 from schemas.state import ThreadState, is_active
 from schemas.thread import fold
 from schemas.tools import Catalog, CatalogSource, ToolSpec
@@ -246,7 +247,7 @@ def _check_waits(state: ThreadState, now_ms: int, world: World, decisions: Decis
         assert waits or looks or any(isinstance(each, CallModel) for each in decisions), decisions
         return
     if state.status == "importing" or state.turn is None:
-        assert not looks
+        assert not looks or is_busy(state.plan)
         assert not any(not item.held for item in state.queue) or state.status in {"importing", "closed"}
         return
     assert is_active(state)
