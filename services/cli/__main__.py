@@ -2,7 +2,20 @@
 
 import typer
 
-from services.cli import artifacts, chat, database, dev, export, generations, import_, services, skills, tail, topics, verify
+from services.cli import (
+    artifacts,
+    chat,
+    database,
+    dev,
+    export,
+    generations,
+    import_,
+    services,
+    skills,
+    tail,
+    topics,
+    verify,
+)
 
 app = typer.Typer(
     no_args_is_help=True,

@@ -18,7 +18,6 @@ from services.runtime.decisions import Append, Calling, Decisions, DropModelCall
 from services.runtime.limits import Limits
 from tests.support.histories import (
     EXECUTOR,
-    KEY,
     NO_HASH,
     USER,
     History,
