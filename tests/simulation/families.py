@@ -236,7 +236,7 @@ def plans_come_to_their_end(run: Run) -> Iterator[Broken]:
     """And their calls only then."""
     for key, thread in run.threads.items():
         plan = thread.state.plan
-        if plan.waiting is not None or is_busy(plan):
+        if thread.state.status != "closed" and (plan.waiting is not None or is_busy(plan)):
             left = {name: standing.status for name, standing in plan.tasks.items()}
             yield Broken(f"its plan is not over: version {plan.waiting} waits, {left}", key)
         for before, record, after, _ in _applied(key, thread, run):

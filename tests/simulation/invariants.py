@@ -374,7 +374,7 @@ def records_name_what_the_thread_had_come_to(run: Run) -> Iterator[Broken]:
 @invariant
 def nothing_is_set_aside(run: Run) -> Iterator[Broken]:
     for process in run.world.processes:
-        if process.is_alive and isinstance(process, RuntimeProcess | ExecutorProcess):
+        if process.is_alive and process.is_up and isinstance(process, RuntimeProcess | ExecutorProcess):
             for partition in process.loop.partitions.values():
                 for key, held in partition.threads.items():
                     if held.quarantined is not None:

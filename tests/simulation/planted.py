@@ -297,7 +297,7 @@ SERVICES = (
     Planted(
         "watch-with-a-gap",
         LIVE,
-        """        if thread.next_offset < self._ring.begin(thread.partition):
+        """        if thread.next_offset < ring.begin(thread.partition):
             await self._catch_up(thread)
 """,
         "",

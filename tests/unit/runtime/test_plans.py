@@ -188,6 +188,16 @@ class TestAnswers:
         assert result_of(history).outcome == "failed"
 
 
+class TestClosed:
+    def test_nothing_comes_of_a_version_that_was_approved_while_the_thread_was_closed(self):
+        history = backed({"a": ""}, plan_approval="always")
+        history.apply(ThreadCloseRequested(), USER)
+        history.apply(PlanApproved(plan_version=1, by=USER), USER)
+        history.apply(ThreadClosed(), RUNTIME)
+        assert settled(history) == []
+        assert statuses(history) == {"a": "pending"}
+
+
 class TestTime:
     def test_a_task_that_runs_longer_than_its_call_may_is_told_to_stop_before_it_is_given_up(self):
         of_long_turns = replace(LIMITS, turn_seconds=1_000_000)
