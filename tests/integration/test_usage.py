@@ -15,6 +15,8 @@ from tests.support.projector_world import another_generation, apply_all, setting
 from tests.support.walks import as_read
 
 DAY_MS = 86_400_000
+LONG = "\u6f22" * 200
+"""The longest name of a model, in a script that takes much room in a cursor."""
 TOKENS = Usage(input_tokens=1_000, output_tokens=50, cached_tokens=20, reasoning_tokens=5)
 
 
@@ -99,7 +101,7 @@ async def test_the_api_adds_it_up_by_day_and_model(place: Place) -> None:
     await place.project()
     client = await place.ingest()
     threads = {}
-    for model in ("m-1", "m-2", "m-2"):
+    for model in (LONG, "m-2", "m-2"):
         created = await client.post("/v1/threads?wait=applied", json={"config": {"model": model}})
         threads[created.json()["thread"]] = model
     shared = [await spend(place, thread, "shared", model) for thread, model in threads.items()]
@@ -108,8 +110,8 @@ async def test_the_api_adds_it_up_by_day_and_model(place: Place) -> None:
         found = await client.get(f"/v1/usage?at_least={at_least}")
         assert found.status_code == 200, found.text
     by_model = {entry["model"]: entry for entry in found.json()["data"]}
-    assert by_model.keys() == {"m-1", "m-2"}
-    first, second = by_model["m-1"], by_model["m-2"]
+    assert by_model.keys() == {LONG, "m-2"}
+    first, second = by_model[LONG], by_model["m-2"]
     assert (first["responses"], first["input_tokens"], first["cached_tokens"]) == (2, 2_000, 40)
     assert (second["responses"], second["output_tokens"], second["reasoning_tokens"]) == (2, 100, 10)
     assert len(first["day"]) == len("2026-11-29")
