@@ -237,9 +237,9 @@ def test_more_of_an_output_than_the_model_was_shown_is_kept() -> None:
 
 def test_a_file_that_a_patch_added_is_there_with_its_content() -> None:
     call = calls_of(read(_named("0.171.0_03_patch.jsonl"))[0])[0]
-    assert [(change.path, change.after and change.after.content) for change in call.changes] == [
-        ("/home/user/03_patch/notes.txt", b"greeting changed\n")
-    ]
+    [change] = call.changes
+    assert change.path.endswith("/03_patch/notes.txt")
+    assert change.after is not None and change.after.content == b"greeting changed\n"
 
 
 def _named(name: str) -> Told:
