@@ -14,7 +14,7 @@ import pytest
 
 SECONDS_MAX = 180
 MARK = "DEMO_TEST_MARK"
-CHECKS = 11
+CHECKS = 13
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from services.chassis.kafka import KafkaLog
 from services.chassis.log import TopicPartition
 from services.cli.demo.evidence import Checksums, Evidence, findings
 from services.cli.demo.findings import holding, table
+from services.cli.demo.imported import go_on_with_sessions, verify_all
 from services.cli.demo.people import NAME, SecondPerson
 from services.cli.demo.records import logged_records
 from services.cli.demo.releases import TOOL, URL_VARIABLE, Releases, releases
@@ -92,7 +93,10 @@ async def play(on: Stage, outside: Releases, screen: Screen, model: str) -> Evid
     evidence.shell_runs = _lines(repository.parent / "ran")
     evidence.released = [release.key for release in outside.read()]
     evidence.log = await logged_records(on.log, ThreadKey(TenantId(TENANT), ThreadId(thread)))
+    evidence.gone_on = await go_on_with_sessions(on, screen)
     await _rebuild(on, screen, evidence)
+    screen.tell("threadlog verify --all builds everything once more and compares")
+    evidence.verified = await verify_all(on.environment)
     return evidence
 
 

@@ -22,6 +22,7 @@ from schemas.events import (
 )
 from schemas.thread import Effect
 from services.cli.demo.findings import Finding
+from services.cli.demo.imported import TOOLS, GoneOn
 from services.cli.demo.repository import UnittestRun
 
 SECONDS_MAX: Final = 120.0
@@ -82,6 +83,10 @@ class Evidence:
     """The idempotency keys that the script's shell commands wrote down."""
     views_before: Checksums = field(default_factory=dict)
     views_after: Checksums = field(default_factory=dict)
+    gone_on: Sequence[GoneOn] = ()
+    """Sessions that were recorded elsewhere."""
+    verified: tuple[int, str] = (-1, "it was not asked")
+    """Exit status of `threadlog verify --all`, and its last line."""
     seconds: float = 0.0
 
     def applied(self, kind: type[EventT]) -> list[EventT]:
@@ -108,7 +113,9 @@ def findings(evidence: Evidence) -> list[Finding]:
         _steering(evidence),
         _approval(evidence),
         _unknown(evidence),
+        _imports(evidence),
         _views(evidence),
+        _verified(evidence),
         _seconds(evidence),
     ]
 
@@ -234,6 +241,19 @@ def _unknown(evidence: Evidence) -> Finding:
 def _interrupted_call(evidence: Evidence) -> str | None:
     dispatched = evidence.applied(ToolCallDispatched)
     return next((data.call for data in dispatched if data.idempotency_key == evidence.interrupted), None)
+
+
+def _imports(evidence: Evidence) -> Finding:
+    found = [f"{each.tool}: {each.turns} turn, then {each.outcome}" for each in evidence.gone_on]
+    holds = len(evidence.gone_on) == len(TOOLS) and all(
+        each.turns > 0 and each.calls > 0 and each.outcome == "completed" and each.answer for each in evidence.gone_on
+    )
+    return Finding("imported sessions were gone on with", "; ".join(found) or "none was", holds)
+
+
+def _verified(evidence: Evidence) -> Finding:
+    status, last_line = evidence.verified
+    return Finding("threadlog verify --all", last_line[:100] or "it said nothing", status == 0)
 
 
 def _views(evidence: Evidence) -> Finding:

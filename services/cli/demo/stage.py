@@ -60,6 +60,8 @@ class Stage:
     postgres_dsn: str
     workspaces: Path
     url: str
+    environment: Mapping[str, str]
+    """Of the services, beside what they inherit."""
 
     def client(self, person: str = FIRST_PERSON) -> ThreadlogClient:
         return ThreadlogClient(self.url, tenant=TENANT, subject=person)
@@ -98,7 +100,7 @@ async def stage(screen: Screen, own: Mapping[str, str]) -> AsyncIterator[Stage]:
                     processes = ", ".join([f"{name} {supervisor.pid(name)}" for name in SERVICES])
                     screen.tell(f"four services run as processes of their own: {processes}")
                     url = f"http://127.0.0.1:{port}"
-                    yield Stage(supervisor, log, postgres.address, folder / "workspaces", url)
+                    yield Stage(supervisor, log, postgres.address, folder / "workspaces", url, environment)
             finally:
                 await log.close()
 

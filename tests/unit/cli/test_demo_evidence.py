@@ -26,6 +26,7 @@ from schemas.events import (
 from schemas.ids import TenantId, ThreadId, ThreadKey
 from services.cli.demo.evidence import SECOND_PERSON, Evidence, Kill, Logged, Seen, findings
 from services.cli.demo.findings import holding, table
+from services.cli.demo.imported import TOOLS, GoneOn
 from services.cli.demo.repository import UnittestRun
 
 KEY = ThreadKey(TenantId("demo"), ThreadId("t"))
@@ -119,6 +120,8 @@ def happened(events: list[Event] | None = None) -> Evidence:
         shell_runs=["1.1.0", "1.3.0"],
         views_before={"events": (13, "x")},
         views_after={"events": (13, "x")},
+        gone_on=[GoneOn(tool, "t", 1, 1, "completed", "an answer") for tool in TOOLS],
+        verified=(0, "the views are what the log comes to"),
         seconds=30.0,
     )
 
@@ -175,6 +178,12 @@ BROKEN: list[tuple[str, Break]] = [
     (UNKNOWN, lambda _: happened(exchanged(RESOLVED, RESOLVED.model_copy(update={"decision": "failed"})))),
     ("dropped and rebuilt, the views are equal", lambda good: replace(good, views_after={"events": (13, "y")})),
     ("dropped and rebuilt, the views are equal", lambda good: replace(good, views_after={})),
+    ("imported sessions were gone on with", lambda good: replace(good, gone_on=good.gone_on[:1])),
+    (
+        "imported sessions were gone on with",
+        lambda good: replace(good, gone_on=[replace(each, outcome="failed") for each in good.gone_on]),
+    ),
+    ("threadlog verify --all", lambda good: replace(good, verified=(1, "views differ"))),
     ("seconds", lambda good: replace(good, seconds=120.0)),
 ]
 
