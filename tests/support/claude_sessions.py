@@ -92,7 +92,7 @@ class Script:
             "type": kind,
             "uuid": uuid,
             "timestamp": f"2026-01-01T00:{number // 60:02}:{number % 60:02}.000Z",
-            "cwd": "/home/user/demo",
+            "cwd": "/srv/user/demo",
             "sessionId": self.session,
             "version": self.version,
         }
