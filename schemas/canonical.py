@@ -1,16 +1,19 @@
 """Canonical JSON: RFC 8785, so that the same data has the same bytes and the same hash whoever writes it.
 
-The standard library's encoder, which is in C, agrees with RFC 8785 except in two places: it writes floats as Python
-does, and sorts names by code points instead of UTF-16 code units. Values in which either could matter go through the
+orjson agrees with RFC 8785 except in three places: it writes floats as Python does, sorts names by code points instead
+of UTF-16 code units, and writes numbers that are none as null. Values in which any of these could matter go through the
 full encoder.
 """
 
 import json
 from hashlib import sha256
 from math import inf
+from types import NoneType
+from typing import Any
 
+import orjson
 import rfc8785
-from pydantic import JsonValue
+from pydantic import BaseModel, JsonValue
 
 from schemas.errors import UnstorableTextError
 from schemas.ids import DataHash
@@ -26,6 +29,19 @@ DEPTH_MAX = 100
 RECORD_DEPTH_MAX = 128
 """Of a whole event. Readers give up at 200."""
 
+SIMPLE_DEPTH_MAX = 24
+"""Of lists and objects in one field of a model that is written without asking more of it: with its models within each
+other, an event is nowhere near `RECORD_DEPTH_MAX`.
+"""
+
+_OPTIONS = (
+    orjson.OPT_SORT_KEYS
+    | orjson.OPT_STRICT_INTEGER
+    | orjson.OPT_PASSTHROUGH_SUBCLASS
+    | orjson.OPT_PASSTHROUGH_DATACLASS
+    | orjson.OPT_PASSTHROUGH_DATETIME
+)
+_ATOMS = frozenset({str, bool, NoneType})
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), sort_keys=True, check_circular=False).encode
 
 
@@ -34,20 +50,76 @@ def canonical_json(value: JsonValue) -> bytes:
     nesting beyond `RECORD_DEPTH_MAX`.
     """
     try:
-        return _encode(value).encode() if _is_plain(value, RECORD_DEPTH_MAX) else rfc8785.dumps(value)
+        return _write_plain(value) if _is_plain(value, RECORD_DEPTH_MAX) else rfc8785.dumps(value)
     except (UnicodeEncodeError, rfc8785.CanonicalizationError) as error:
         raise UnstorableTextError(f"JSON cannot carry this exactly: {error}") from error
 
 
+def canonical_model(model: BaseModel) -> bytes:
+    """`canonical_json` of the model's fields that are not None, in a fraction of the time: without a copy of it all."""
+    try:
+        return orjson.dumps(model, default=_fields, option=_OPTIONS)
+    except orjson.JSONEncodeError:
+        # As Python objects: as JSON, names would lose their lone surrogates, where they have to be refused.
+        return canonical_json(model.model_dump(exclude_none=True))
+
+
+def _fields(value: object) -> dict[str, Any]:
+    """A model for orjson, which asks for what it does not know. Raises TypeError for what it would write otherwise."""
+    if not _is_model(type(value)):
+        raise TypeError
+    fields = {}
+    for name, item in value.__dict__.items():
+        if item is not None:
+            fields[name] = item
+            kind = type(item)
+            if kind is not str and kind is not int and not _is_simple(item, kind, SIMPLE_DEPTH_MAX):
+                raise TypeError
+    return fields
+
+
+def _is_model(kind: type) -> bool:
+    """`issubclass` of BaseModel, in a fifth of its time."""
+    return hasattr(kind, "__pydantic_fields__")
+
+
+def _is_simple(value: Any, kind: type, depth: int) -> bool:
+    """Whether orjson writes the value as RFC 8785 has it, asked in a hurry: the answer is no for what is rare. Large
+    integers orjson refuses.
+    """
+    if kind is dict:
+        for name, item in value.items():
+            if type(name) is not str or not name.isascii():
+                return False
+            kind = type(item)
+            if kind is not str and (depth == 0 or not _is_simple(item, kind, depth - 1)):
+                return False
+        return True
+    if kind is list or kind is tuple:
+        for item in value:
+            kind = type(item)
+            if kind is not str and (depth == 0 or not _is_simple(item, kind, depth - 1)):
+                return False
+        return True
+    return kind is int or kind in _ATOMS or _is_model(kind)
+
+
+def _write_plain(value: JsonValue) -> bytes:
+    try:
+        return orjson.dumps(value, option=_OPTIONS)
+    except orjson.JSONEncodeError:
+        # A lone surrogate, which this does not take either, or a subclass of a type of JSON's.
+        return _encode(value).encode()
+
+
 def _is_plain(value: JsonValue, depth: int) -> bool:
-    """Whether the standard library writes the value as RFC 8785 has it."""
-    match value:
-        case str() | None | bool():
-            return True
-        case int() | float():
-            if not is_exact(value):
-                raise UnstorableTextError(f"JSON cannot carry the number {value} exactly; write it as a string")
-            return isinstance(value, int)
+    """Whether orjson writes the value as RFC 8785 has it."""
+    if value is None or isinstance(value, str | bool):
+        return True
+    if isinstance(value, int | float):
+        if not is_exact(value):
+            raise UnstorableTextError(f"JSON cannot carry the number {value} exactly; write it as a string")
+        return isinstance(value, int)
     if depth == 0:
         raise UnstorableTextError(f"JSON nested deeper than {RECORD_DEPTH_MAX} is not readable everywhere")
     plain = True
@@ -56,13 +128,12 @@ def _is_plain(value: JsonValue, depth: int) -> bool:
             # Code points sort as UTF-16 does, up to where surrogates begin.
             if not name.isascii() and max(name) >= "\ud800":
                 plain = False
-            if item is None or type(item) is str or (type(item) is int and -INTEGER_MAX <= item <= INTEGER_MAX):
-                continue
-            if not _is_plain(item, depth - 1):
+            if type(item) not in _ATOMS and not _is_plain(item, depth - 1):
                 plain = False
     else:
         for item in value:
-            plain = _is_plain(item, depth - 1) and plain
+            if type(item) not in _ATOMS and not _is_plain(item, depth - 1):
+                plain = False
     return plain
 
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import pydantic
 import pydantic_core
 
-from schemas.canonical import canonical_json, data_hash
+from schemas.canonical import canonical_model, data_hash
 from schemas.envelope import ATTRIBUTES, TIME_MS_MAX, Envelope, Headers, from_headers, read_id, to_headers
 from schemas.errors import (
     DataError,
@@ -95,7 +95,7 @@ def encode(
 
     Raises LimitError above `bytes_max`, UnstorableTextError for what JSON or Postgres cannot carry.
     """
-    value = canonical_json(event.model_dump(mode="json", exclude_none=True))
+    value = canonical_model(event)
     if _holds_zero(value):
         raise UnstorableTextError(f"a {event.kind} whose text holds U+0000, for which Postgres has no place")
     if len(value) > bytes_max:

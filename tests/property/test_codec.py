@@ -1,13 +1,14 @@
 import json
 
+import pytest
 import rfc8785
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas.canonical import canonical_json, unstorable
+from schemas.canonical import canonical_json, canonical_model, unstorable
 from schemas.codec import Record, Unreadable, decode, encode
 from schemas.errors import UnstorableTextError
-from schemas.events import Event
+from schemas.events import Event, ToolCallFinished
 from schemas.ids import derive
 from tests.support.histories import KEY, START_MS, USER
 from tests.support.strategies import any_events, json_values
@@ -42,6 +43,23 @@ def test_json_is_written_exactly_or_refused(value):
     else:
         assert json.loads(written) == value
         assert why in {None, "text holds U+0000"}
+
+
+@given(any_events())
+def test_a_model_is_written_as_its_fields_are(event: Event):
+    assert canonical_model(event) == canonical_json(event.model_dump(mode="json", exclude_none=True))
+
+
+@given(ANY_JSON)
+def test_any_json_in_a_model_is_written_as_its_fields_are_or_refused(value):
+    event = ToolCallFinished.model_construct(call="1.1.1", attempt=1, claim="c", outcome="succeeded", result=value)
+    try:
+        written = canonical_json(event.model_dump(mode="json", exclude_none=True))
+    except UnstorableTextError:
+        with pytest.raises(UnstorableTextError):
+            canonical_model(event)
+    else:
+        assert canonical_model(event) == written
 
 
 @given(any_events())

@@ -1,10 +1,19 @@
 import json
+from enum import StrEnum
 from hashlib import sha256
+from typing import get_args
 
 import pytest
+import rfc8785
+from pydantic import BaseModel
 
-from schemas.canonical import DEPTH_MAX, call_hash, canonical_json, data_hash, unstorable
+from schemas.canonical import DEPTH_MAX, call_hash, canonical_json, canonical_model, data_hash, unstorable
 from schemas.errors import UnstorableTextError
+from schemas.events import EVENTS, ThreadConfigured
+
+
+class Name(StrEnum):
+    FIRST = "first"
 
 
 @pytest.mark.parametrize(
@@ -33,10 +42,65 @@ def test_what_json_cannot_carry_exactly(value):
     assert unstorable(value) is not None
 
 
-def nested(depth: int) -> object:
+@pytest.mark.parametrize(
+    "value",
+    [
+        *[chr(code) for code in (*range(32), 0x7F, 0x80, 0x2028, 0xE000, 0xFFFF)],
+        {"\ufb33": 1, "\U0001f600": 2},
+        [[None, True, False, -1, "", {}, []]],
+        2**53 - 1,
+        1.0,
+        [0.5],
+        {"a": {"b": -0.0}},
+        Name.FIRST,
+        [Name.FIRST],
+        {Name.FIRST: 1},
+    ],
+)
+def test_a_model_is_written_as_its_fields_are(value):
+    event = ThreadConfigured.model_construct(patch={"value": value, "none": None})
+    expected = rfc8785.dumps(event.model_dump(mode="json", exclude_none=True))
+    assert canonical_model(event) == expected
+    assert canonical_json({"patch": {"value": value, "none": None}}) == expected
+
+
+@pytest.mark.parametrize("value", ["\ud800", {"\udfff": 1}, 2**53, 2**70, [-(2**53)], 1e17])
+def test_what_a_model_cannot_carry_exactly(value):
+    with pytest.raises(UnstorableTextError, match="JSON cannot carry"):
+        canonical_model(ThreadConfigured.model_construct(patch={"value": value}))
+
+
+def test_a_model_that_nests_deep_is_written_all_the_same():
+    for depth in (20, 22, 23, 24, 25, 26, 60):
+        patch = {"value": nested(depth, 7)}
+        assert canonical_model(ThreadConfigured(patch=patch)) == canonical_json({"patch": patch})
+    with pytest.raises(UnstorableTextError, match="nested deeper than 128"):
+        canonical_model(ThreadConfigured.model_construct(patch={"value": nested(127, 7)}))
+
+
+def test_models_of_events_have_no_form_of_their_own():
+    """They are written by their fields, without asking pydantic."""
+    seen: set[type[BaseModel]] = set()
+    waiting: list[object] = list(EVENTS)
+    while waiting:
+        found = waiting.pop()
+        waiting.extend(get_args(found))
+        if isinstance(found, type) and issubclass(found, BaseModel) and found not in seen:
+            seen.add(found)
+            decorators = found.__pydantic_decorators__
+            assert not (decorators.field_serializers or decorators.model_serializers or decorators.computed_fields)
+            assert found.model_config.get("extra") == "forbid" and not found.__private_attributes__
+            for field in found.model_fields.values():
+                assert field.serialization_alias is None and not field.exclude
+                assert field.metadata == [] or not any("erialize" in type(item).__name__ for item in field.metadata)
+                waiting.append(field.annotation)
+    assert len(seen) > len(EVENTS) + 10
+
+
+def nested(depth: int, other: float = 0.5) -> object:
     value: object = 1
     for level in range(depth):
-        value = [value] if level % 2 else {"a": value, "b": 0.5}
+        value = [value] if level % 2 else {"a": value, "b": other}
     return value
 
 
