@@ -18,7 +18,7 @@ def test_commands_of_a_script_are_kept_beside_its_result() -> None:
     session = Session("0.171.0").event("task_started", turn_id="t1").prompt("Go.")
     session.item("custom_tool_call", call_id="c1", name="exec", input="await run()")
     session.completed({"type": "CommandExecution", "id": "exec-1", "command": ["false"], "exit_code": 1})
-    added = {"/work/a": {"type": "add", "content": "a"}}
+    added = {"/srv/a": {"type": "add", "content": "a"}}
     session.completed({"type": "FileChange", "id": "exec-2", "status": "completed", "changes": added})
     session.item("custom_tool_call_output", call_id="c1", output="Script completed\nOutput:\n")
     session.completed({"type": "CommandExecution", "id": "exec-3", "command": ["true"], "exit_code": 0})
@@ -36,7 +36,7 @@ def test_commands_of_a_script_are_kept_beside_its_result() -> None:
         ("exec-2", None),
         ("exec-3", 0),
     ]
-    assert [(change.path, change.after and change.after.content) for change in call.changes] == [("/work/a", b"a")]
+    assert [(change.path, change.after and change.after.content) for change in call.changes] == [("/srv/a", b"a")]
     assert counts.not_understood == {}
 
 
@@ -49,17 +49,17 @@ def test_files_that_a_call_added_or_deleted_are_there_with_their_contents() -> N
             "id": "c1",
             "status": "completed",
             "changes": {
-                "/work/new": {"type": "add", "content": "n"},
-                "/work/old": {"type": "delete", "content": "o"},
-                "/work/same": {"type": "update", "unified_diff": "@@"},
+                "/srv/new": {"type": "add", "content": "n"},
+                "/srv/old": {"type": "delete", "content": "o"},
+                "/srv/same": {"type": "update", "unified_diff": "@@"},
             },
         }
     )
     session.item("custom_tool_call_output", call_id="c1", output="Exit code: 0\nOutput:\n")
     (call,) = the_calls(session)
     assert [(c.path, c.before and c.before.content, c.after and c.after.content) for c in call.changes] == [
-        ("/work/new", None, b"n"),
-        ("/work/old", b"o", None),
+        ("/srv/new", None, b"n"),
+        ("/srv/old", b"o", None),
     ]
 
 
