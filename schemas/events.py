@@ -5,6 +5,7 @@
 Times are milliseconds since 1970, UTC.
 """
 
+from functools import cache
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, JsonValue
@@ -550,6 +551,7 @@ EVENTS: tuple[type[Event], ...] = (
 BY_KIND: dict[str, type[Event]] = {event.kind: event for event in EVENTS}
 
 
+@cache
 def cloudevents_type(event: type[Event]) -> str:
     return f"{TYPE_PREFIX}{event.kind}.v{event.version}"
 

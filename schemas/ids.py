@@ -23,6 +23,8 @@ DataHash = NewType("DataHash", str)
 """sha256 of a record's value, 64 lower-case hex characters."""
 
 NAMESPACE_THREADLOG = uuid5(NAMESPACE_DNS, "threadlog.dev")
+_NAMESPACE = NAMESPACE_THREADLOG.bytes
+_VARIANTS = {digit: "89ab"[int(digit, 16) & 3] for digit in "0123456789abcdef"}
 
 EPHEMERAL_PREFIX = "e-"
 
@@ -97,12 +99,23 @@ def parse_event_id(text: str) -> EventId | None:
 
 def derive(*parts: str | int) -> EventId:
     """uuid5 over the parts, joined so that no two lists of parts give the same name."""
-    return _uuid5("\x1f".join([f"{len(str(part))}:{part}" for part in parts]))
+    return _uuid5(_joined(parts))
+
+
+def _joined(parts: tuple[str | int, ...]) -> str:
+    return "\x1f".join([f"{len(text)}:{text}" for text in map(str, parts)])
 
 
 def derive_service_event(key: ThreadKey, kind: str, *meaning: str | int) -> EventId:
     """The id of a service's event: thread, kind, and what it is about (turn, step, call, attempt …)."""
-    return derive("event", key.tenant, key.thread, kind, *meaning)
+    beginning = _beginning(key.tenant, key.thread, kind)
+    return _uuid5(f"{beginning}\x1f{_joined(meaning)}" if meaning else beginning)
+
+
+@lru_cache(maxsize=KEYS_CACHED)
+def _beginning(tenant: TenantId, thread: ThreadId, kind: str) -> str:
+    """Of the name of a service's event: a thread has many of a kind."""
+    return _joined(("event", tenant, thread, kind))
 
 
 def derive_command(tenant: str, principal: str, route: str, thread: str, idempotency_key: str, kind: str) -> EventId:
@@ -133,6 +146,5 @@ def idempotency_key(key: ThreadKey, call: str) -> str:
 
 def _uuid5(name: str) -> EventId:
     """`str(uuid5(NAMESPACE_THREADLOG, name))` without the object between: a third of its time, for every event."""
-    text = sha1(NAMESPACE_THREADLOG.bytes + name.encode(), usedforsecurity=False).hexdigest()
-    variant = "89ab"[int(text[16], 16) & 3]
-    return EventId(f"{text[:8]}-{text[8:12]}-5{text[13:16]}-{variant}{text[17:20]}-{text[20:32]}")
+    text = sha1(_NAMESPACE + name.encode(), usedforsecurity=False).hexdigest()
+    return EventId(f"{text[:8]}-{text[8:12]}-5{text[13:16]}-{_VARIANTS[text[16]]}{text[17:20]}-{text[20:32]}")

@@ -254,9 +254,9 @@ def waits_for_people(state: ThreadState) -> bool:
     """Whether the open turn can go on only when a person answers an approval or a plan, or settles an unknown call."""
     if state.turn is None or state.turn.step is not None:
         return False
-    waits = False
+    waits, turn = False, state.turn.turn
     for call in state.calls.values():
-        if call.turn == state.turn.turn and call.status != "settled":
+        if call.turn == turn and call.status != "settled":
             proposes = state.plan.waiting is not None and state.plan.call == call.call
             if call.status not in {"waiting", "unknown"} and not proposes:
                 return False

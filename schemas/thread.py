@@ -361,7 +361,7 @@ def _turn_started(s: ThreadState, r: Record, d: TurnStarted) -> Verdict:
         started_seq=s.seq,
         requested=requested,
     )
-    s.calls = {name: call for name, call in s.calls.items() if not call.settled}
+    s.calls = _without_settled(s.calls)
     s.live = s.live or not r.actor.startswith(IMPORT_PREFIX)
     return APPLIED
 
@@ -421,7 +421,7 @@ def _why_not_ended(s: ThreadState, turn: Turn, d: TurnEnded) -> str | None:
 def _end_turn(s: ThreadState, turn: Turn, outcome: TurnOutcome, data_hash: str) -> None:
     s.queue = tuple([item for item in s.queue if item.expected_turn != turn.turn])
     s.turn, s.last_outcome, s.last_turn_hash = None, outcome, data_hash
-    s.calls = {name: call for name, call in s.calls.items() if not call.settled}
+    s.calls = _without_settled(s.calls)
 
 
 def _cancel(s: ThreadState, turn: Turn, cause: CancelCause, time_ms: int, *, discard: bool) -> None:
@@ -529,7 +529,7 @@ def _step_finished(s: ThreadState, r: Record, d: StepFinished) -> Verdict:
         output_tokens=turn.output_tokens + d.usage.output_tokens,
     )
     s.context_tokens = d.usage.input_tokens + d.usage.output_tokens
-    calls = {name: call for name, call in s.calls.items() if not call.settled}
+    calls = _without_settled(s.calls)
     for proposed in d.calls:
         call = Call(
             call=call_id(d.turn, d.step, proposed.index),
@@ -802,6 +802,10 @@ def _lost_claim(s: ThreadState, call: Call, by: str) -> Call:
 
 def _settled(call: Call, outcome: Settled, by: str | None) -> Call:
     return replace(call, status="settled", outcome=outcome, settled_by=by, args={}, malformed=None)
+
+
+def _without_settled(calls: dict[str, Call]) -> dict[str, Call]:
+    return {name: call for name, call in calls.items() if call.status != "settled"}
 
 
 def _put(s: ThreadState, call: Call) -> None:

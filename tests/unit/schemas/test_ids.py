@@ -12,6 +12,7 @@ from schemas.ids import (
     call_id,
     derive,
     derive_command,
+    derive_service_event,
     derive_thread,
     idempotency_key,
     is_name,
@@ -95,3 +96,10 @@ def test_a_services_event_is_known_by_what_it_means():
     assert service_event_id(KEY, lost) != service_event_id(KEY, lost.model_copy(update={"claim": None}))
     started = ToolCallStarted(call="1.1.0", attempt=1, executor="e1#1", lease_seconds=30)
     assert service_event_id(KEY, started) != service_event_id(KEY, started.model_copy(update={"executor": "e1#2"}))
+
+
+@pytest.mark.parametrize("meaning", [(), (1,), ("1.1.0", 2), ("a\x1f1:b",)])
+def test_ids_of_service_events_are_derived_like_all_others(meaning: tuple[str | int, ...]):
+    assert derive_service_event(KEY, "turn.ended", *meaning) == derive(
+        "event", KEY.tenant, KEY.thread, "turn.ended", *meaning
+    )
