@@ -58,6 +58,8 @@ class Ids:
     idempotency_key: str
     sha256: str
     """Of an artifact."""
+    job: str
+    """Of an import."""
     cursors: Mapping[str, str] = field(default_factory=dict)
     """By path, of the second page."""
 
@@ -107,6 +109,11 @@ CASES: Final[Mapping[tuple[str, str], Case]] = {
     ("put", "/v1/artifacts/{sha256}"): Case(body={}),
     ("get", "/v1/artifacts/{sha256}"): Case(headers={"Range": "bytes=0-", "If-None-Match": '"{sha256}"'}),
     ("head", "/v1/artifacts/{sha256}"): Case(),
+    ("post", "/v1/imports"): Case(
+        body={"tool": "codex", "files": [{"path": "a.jsonl", "sha256": "0" * 64, "size": 1}]}, headers=KEYED
+    ),
+    ("get", "/v1/imports/{import}"): Case(),
+    ("get", "/v1/imports/{import}/files"): Case(({}, {"after": "0"})),
     ("post", "/v1/threads/{thread}/fork"): Case(({}, {"wait": "applied"}), {"at": {"seq": "{seq}"}}, KEYED),
     ("post", "/v1/threads/{thread}/rewind"): Case(({}, {"wait": "applied"}), {"to_turn": "{turn}"}, KEYED),
     ("post", "/v1/threads/{thread}/compact"): Case(({}, {"wait": "applied"}), {}, KEYED),
@@ -177,7 +184,7 @@ class Asker:
     ) -> httpx2.Response:
         method, path = operation
         case = CASES[operation]
-        values = {**vars(ids), "cursor": ids.cursors.get(path, "")}
+        values = {**vars(ids), "import": ids.job, "cursor": ids.cursors.get(path, "")}
         called = {**values, "call": case.call.format(**values)}
         given: dict[str, Any] = {}
         if case.body is not None:
@@ -303,6 +310,7 @@ def nowhere() -> Ids:
         label="nobody:here",
         idempotency_key="nobodys",
         sha256="0" * 64,
+        job="00000000-0000-5000-8000-0000000000aa",
     )
 
 
@@ -352,8 +360,8 @@ async def with_cursors(owner: Asker, ids: Ids) -> Ids:
         method, path = operation
         if method != "get" or path.startswith(OF_OPERATORS):
             continue
-        if path == "/v1/artifacts/{sha256}":
-            continue  # bytes: asked for below
+        if path.startswith(("/v1/artifacts/", "/v1/imports/")):
+            continue  # asked for below
         answer = await owner.ask(operation, {"at_least": ids.position}, ids)
         assert answer.status_code == 200, (operation, answer.text)
         shown = answer.json()
@@ -411,6 +419,23 @@ async def test_artifacts_of_a_tenant_are_nobodys_for_another(place: Place) -> No
     assert (refused.status_code, refused.json()["missing"]) == (422, [real.sha256])
 
 
+async def test_imports_of_a_tenant_are_nobodys_for_another(place: Place) -> None:
+    client = await place.ingest(ingest_auth="keys")
+    owner, stranger = await asker(place, client, OWNER), await asker(place, client, "umbrella")
+    created = await owner.ask(("post", "/v1/imports"), {}, nowhere())
+    assert created.status_code == 202, created.text
+    real = replace(nowhere(), job=created.json()["id"])
+    for operation in (("get", "/v1/imports/{import}"), ("get", "/v1/imports/{import}/files")):
+        for query in CASES[operation].queries:
+            assert (await owner.ask(operation, query, real)).status_code == 200
+            got = await stranger.ask(operation, query, real)
+            expected = await stranger.ask(operation, query, nowhere())
+            assert (got.status_code, got.content) == (expected.status_code, expected.content)
+            assert got.status_code == 404
+    same_key = await stranger.ask(("post", "/v1/imports"), {}, nowhere())
+    assert (same_key.status_code, same_key.json()["id"] == real.job) == (202, False), "its key is its own"
+
+
 async def test_parts_of_anothers_thread_are_not_found_in_ones_own(place: Place) -> None:
     """Calls, events, inputs and turns are named within a thread: in the stranger's own they are nobody's."""
     await place.project()
@@ -456,4 +481,5 @@ async def test_without_a_key_nobody_gets_anything(place: Place) -> None:
         for query in CASES[operation].queries:
             answer = await nobody.ask(operation, query, nowhere())
             assert answer.status_code == 401, (operation, answer.text)
-            assert orjson.loads(answer.content)["title"] == "No valid API key"
+            if operation[0] != "head":
+                assert orjson.loads(answer.content)["title"] == "No valid API key"
