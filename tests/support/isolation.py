@@ -68,6 +68,7 @@ async def relations(connection: asyncpg.Connection) -> list[Relation]:
 
 async def fill(connection: asyncpg.Connection) -> None:
     """A row per tenant in each table of tenants; of calls, one that waits and one that is unknown."""
+    await connection.execute("set session_replication_role = replica")  # rows stand for themselves: no foreign keys
     for table in await relations(connection):
         if not table.is_table or not table.has_tenant:
             continue
@@ -97,6 +98,7 @@ async def fill(connection: asyncpg.Connection) -> None:
             f"""insert into {schema}.tool_calls select (jsonb_populate_record(c, '{{"call": "2", "index": 9, "status": "unknown"}}')).*
             from {schema}.tool_calls as c"""
         )
+    await connection.execute("reset session_replication_role")
 
 
 async def offences(connection: asyncpg.Connection, within: Collection[str] | None = None) -> list[str]:
