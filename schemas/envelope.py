@@ -15,9 +15,11 @@ ACTORS = frozenset({"user", "service", "policy", "import"})
 HEADERS_BYTES_MAX = 8_192
 """Of all values together. They go into states and rows."""
 
-TIMES_CACHED = 64
-"""Events of one decision, and those of an import that tell no time of their own, have the same time."""
+SECONDS_CACHED = 64
+"""Events of one decision, or of a turn, come within few seconds."""
 
+_SPECVERSION_HEADER = ("ce_specversion", SPECVERSION)
+_CONTENT_TYPE_HEADER = ("content-type", CONTENT_TYPE)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 TIME_MS_MIN = (datetime.min.replace(tzinfo=UTC) - _EPOCH) // _MILLISECOND
@@ -42,10 +44,15 @@ class Envelope(NamedTuple):
     traceparent: str | None = None
 
 
-@lru_cache(maxsize=TIMES_CACHED)
 def format_time(time_ms: int) -> str:
     """RFC 3339, UTC, milliseconds."""
-    return (_EPOCH + timedelta(milliseconds=time_ms)).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    second, millisecond = divmod(time_ms, 1_000)
+    return f"{_format_second(second)}.{millisecond:03}Z"
+
+
+@lru_cache(maxsize=SECONDS_CACHED)
+def _format_second(second: int) -> str:
+    return (_EPOCH + timedelta(seconds=second)).isoformat(timespec="seconds").removesuffix("+00:00")
 
 
 def parse_time(text: str) -> int:
@@ -60,21 +67,21 @@ def parse_time(text: str) -> int:
 
 
 def to_headers(envelope: Envelope) -> Headers:
-    headers = [
-        ("ce_specversion", SPECVERSION),
+    headers: Headers = (
+        _SPECVERSION_HEADER,
         ("ce_id", envelope.id.encode()),
         ("ce_source", envelope.source.encode()),
         ("ce_type", envelope.type.encode()),
         ("ce_time", format_time(envelope.time_ms).encode()),
-        ("content-type", CONTENT_TYPE),
+        _CONTENT_TYPE_HEADER,
         ("ce_actor", envelope.actor.encode()),
         ("ce_datahash", envelope.data_hash.encode()),
-    ]
+    )
     if envelope.cause is not None:
-        headers.append(("ce_cause", envelope.cause.encode()))
+        headers = (*headers, ("ce_cause", envelope.cause.encode()))
     if envelope.traceparent is not None:
-        headers.append(("traceparent", envelope.traceparent.encode()))
-    return tuple(headers)
+        headers = (*headers, ("traceparent", envelope.traceparent.encode()))
+    return headers
 
 
 def read_id(headers: dict[str, bytes]) -> EventId:

@@ -20,8 +20,10 @@ else:
 
     def replace(value: object, **changes: object) -> object:
         """`dataclasses.replace` for the frozen values below, in a fifth of its time: it was a third of the fold's."""
+        fields = value.__dict__.copy()
+        fields.update(changes)
         changed = object.__new__(type(value))
-        changed.__dict__.update(value.__dict__, **changes)
+        object.__setattr__(changed, "__dict__", fields)
         return changed
 
 

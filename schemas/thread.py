@@ -122,7 +122,7 @@ _HASH_REMEMBERED = 16
 def fold(state: ThreadState, record: Record) -> Folded:
     """The state after the record, and what the record came to. The state that is given stays as it is."""
     after = ThreadState.__new__(ThreadState)
-    after.__dict__.update(state.__dict__)
+    after.__dict__ = state.__dict__.copy()
     after.seq = state.seq + 1
     after.offset = record.offset
     after.chain = next_chain(state.chain, record)

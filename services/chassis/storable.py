@@ -23,15 +23,15 @@ def storable_text(text: str) -> str:
 
 def storable_json(value: object, depth: int = 0) -> JsonValue:
     """Numbers that JSON does not carry exactly become text; so does what is no JSON, or nested too deep."""
-    if value is None or isinstance(value, bool):
-        return value
     if isinstance(value, str):
         return storable_text(value)
+    if value is None or isinstance(value, bool):
+        return value
     if isinstance(value, int | float):
         return value if is_exact(value) else str(value)
     if depth >= DEPTH_MAX:
         return "[nested too deep]"
-    if isinstance(value, Mapping):
+    if isinstance(value, dict | Mapping):
         return {storable_text(str(name)): storable_json(item, depth + 1) for name, item in value.items()}
     if isinstance(value, list | tuple):
         return [storable_json(item, depth + 1) for item in value]

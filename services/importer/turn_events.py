@@ -1,6 +1,6 @@
 """A turn of a session as events: its inputs, its steps and what they called, its end."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from pydantic import JsonValue
 
@@ -310,7 +310,7 @@ class _CallEvents:
 
 def replace_limit(cutter: Cutter, text_bytes_max: int) -> Cutter:
     """Collects into the same lists, and cuts shorter."""
-    return replace(cutter, text_bytes_max=min(cutter.text_bytes_max, text_bytes_max))
+    return Cutter(min(cutter.text_bytes_max, text_bytes_max), cutter.blobs, cutter.artifacts)
 
 
 def _change(path: str, before: Blob | None, after: Blob | None, cutter: Cutter) -> FileChange:
