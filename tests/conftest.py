@@ -32,6 +32,7 @@ PROPERTY_TIMEOUT_SECONDS = 1_800
 NEEDS_APACHE = "needs Apache Kafka; this run has the embedded broker"
 
 WITH_OWN_KAFKA = {
+    "tests/acceptance/test_artifacts.py",
     "tests/acceptance/test_metrics.py",
     "tests/integration/test_dead_letters.py",
     "tests/integration/test_effects.py",
@@ -42,7 +43,9 @@ WITH_OWN_KAFKA = {
 """So that only one worker starts such a broker."""
 SYSTEMS = "whole systems on the shared broker"
 """Their services have the same names in the same consumer groups: two systems at once would push each other out."""
-STARTS_ITS_OWN_BROKER = {"test_chaos.py", "test_demo.py", "test_dev.py", "test_metrics.py", "test_rebuild_proof.py"}
+STARTS_ITS_OWN_BROKER = {
+    *("test_artifacts.py", "test_chaos.py", "test_demo.py", "test_dev.py", "test_metrics.py", "test_rebuild_proof.py"),
+}
 """Of the acceptance tests; the others share one."""
 
 # `make check` is quick, `make test` goes deep, `make fuzz` runs rounds of the last until it is stopped.

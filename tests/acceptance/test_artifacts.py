@@ -4,6 +4,7 @@ import asyncio
 import os
 import sys
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,9 @@ import httpx2
 import pytest
 
 from services.chassis.artifacts import sha256_of
+from services.cli.embedded import Running
 from services.client.client import ThreadlogClient
-from services.client.sse import JsonObject
+from services.client.sse import Fact, JsonObject
 from tests.acceptance.test_kill import applied, follow
 from tests.support.services import database
 from tests.support.system import System, system
@@ -39,12 +41,12 @@ NUMBERS = "".join(f"{number}\n" for number in range(1, 40_001)).encode()
 
 @pytest.fixture(scope="module")
 async def running(
-    kafka_bootstrap: str, postgres_dsn: str, tmp_path_factory: pytest.TempPathFactory
+    own_kafka: Running, postgres_dsn: str, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[System]:
     folder = tmp_path_factory.mktemp("artifacts")
     async with (
         database(postgres_dsn) as dsn,
-        system(folder, kafka=kafka_bootstrap, postgres=dsn, script=SCRIPT, tools=TOOLS) as found,
+        system(folder, kafka=own_kafka.address, postgres=dsn, script=SCRIPT, tools=TOOLS) as found,
     ):
         yield found
 
@@ -59,24 +61,28 @@ async def turn(running: System, thread: str | None, text: str) -> tuple[str, lis
         if thread is None:
             thread = (await client.create_thread(text=text, config=CONFIG)).thread
             return thread, await follow(client, thread, until="turn.ended")
-        before = await client.thread(thread)
-        await client.submit(thread, text)
-        return thread, await next_turn(client, thread, before)
+        asked = await client.submit(thread, text, wait_applied=True)
+        return thread, await next_turn(client, thread, asked.body)
 
 
-async def next_turn(client: ThreadlogClient, thread: str, before: JsonObject) -> list[Any]:
-    """What happened in the turn after that."""
-    facts = await follow(client, thread, until="turn.ended", attempts=int(str(before["last_turn"])) + 1)
-    return [fact for fact in facts if fact.seq > int(str(before["seq"]))]
+async def next_turn(client: ThreadlogClient, thread: str, asked: JsonObject) -> list[Any]:
+    """What happened since this was asked for, up to the end of the turn."""
+    facts: list[Fact] = []
+    async with asyncio.timeout(60), aclosing(client.follow(thread, after=int(str(asked["seq"])) - 1)) as events:
+        async for event in events:
+            if isinstance(event, Fact):
+                facts.append(event)
+                if event.kind == "turn.ended" and event.body["effect"] == "applied":
+                    break
+    return facts
 
 
 async def restored(running: System, thread: str, number: int) -> tuple[httpx2.Response, list[Any]]:
     async with httpx2.AsyncClient(base_url=running.url) as http, running.client() as client:
-        before = await client.thread(thread)
         answer = await http.post(f"/v1/threads/{thread}/turns/{number}/restore", json={})
         if answer.status_code != 200:
             return answer, []
-        return answer, await next_turn(client, thread, before)
+        return answer, await next_turn(client, thread, answer.json())
 
 
 async def threadlog(running: System, *arguments: str) -> tuple[int, str]:

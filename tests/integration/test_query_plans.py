@@ -47,9 +47,11 @@ NOT_OF_VIEWS: Final = {
     *("list_generations", "live_generation", "policies", "set_generation_status", "unfinished_generations"),
 }
 READS_ALL: Final = re.compile(
-    r"/verify_|/(all_artifacts|gaps_of_tenant)|/(begin_relay|move_relay|select_relay|move_window|delete_window|select_window|upsert_window)"
+    r"/importer/sql/|/verify_|/(all_artifacts|gaps_of_tenant)|/(begin_relay|move_relay|select_relay|move_window|delete_window|select_window|upsert_window)"
 )
-"""What reads a whole generation because that is its purpose, and what is outside the generations."""
+"""What reads a whole generation, or the thread that an import goes on with, because that is its purpose, and what is
+outside the generations.
+"""
 
 VALUES: Final[Mapping[str, str]] = {
     "ingest/call_facts": f"({OF_THREAD}, '{TURNS // 2}.1.0')",

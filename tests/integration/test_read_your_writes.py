@@ -16,8 +16,20 @@ OPERATIONS = {
     for path, methods in openapi_document()["paths"].items()
     for method, operation in methods.items()
 }
-READS = sorted(name for name, (method, path) in OPERATIONS.items() if method == "get" and "/ops/" not in path)
-WRITES = sorted(name for name, (method, _) in OPERATIONS.items() if method != "get")
+NOT_OF_VIEWS = {"get_import", "list_import_files", "get_artifact", "head_artifact", "get_diff"}
+"""What is read elsewhere, and what always waits until the views hold the log as of the request."""
+NOT_OF_THREADS = {"create_import", "put_artifact", "head_artifact"}
+"""No thread has an event of it yet."""
+ELSEWHERE = {"restore_files"}
+"""Needs files that a tool has changed: `tests/acceptance/test_artifacts.py`."""
+READS = sorted(
+    name
+    for name, (method, path) in OPERATIONS.items()
+    if method == "get" and "/ops/" not in path and name not in NOT_OF_VIEWS
+)
+WRITES = sorted(
+    name for name, (method, _) in OPERATIONS.items() if method != "get" and name not in NOT_OF_THREADS | ELSEWHERE
+)
 
 Command = Callable[[Place, httpx2.AsyncClient, str], Awaitable[httpx2.Response]]
 
@@ -131,6 +143,32 @@ async def _decide_plan(place: Place, client: httpx2.AsyncClient, thread: str) ->
     return await client.post(f"/v1/threads/{thread}/plan/{version}/decision?wait=applied", json={"decision": "approve"})
 
 
+async def _ended_turn(place: Place, client: httpx2.AsyncClient, thread: str) -> None:
+    await place.append(thread, histories.turn_started(place.state(thread)))
+    await place.append(thread, histories.step_started(place.state(thread)))
+    await place.append(thread, histories.step_finished(place.state(thread), "fine"))
+    await _shown(client, thread, await place.append(thread, histories.turn_ended(place.state(thread))))
+
+
+async def _fork(place: Place, client: httpx2.AsyncClient, thread: str) -> httpx2.Response:
+    await _ended_turn(place, client, thread)
+    return await client.post(f"/v1/threads/{thread}/fork?wait=applied", json={"at": {"turn": 1}})
+
+
+async def _rewind(place: Place, client: httpx2.AsyncClient, thread: str) -> httpx2.Response:
+    await _ended_turn(place, client, thread)
+    return await client.post(f"/v1/threads/{thread}/rewind?wait=applied", json={"to_turn": 1})
+
+
+async def _compact(place: Place, client: httpx2.AsyncClient, thread: str) -> httpx2.Response:
+    return await client.post(f"/v1/threads/{thread}/compact?wait=applied", json={})
+
+
+async def _create_child(place: Place, client: httpx2.AsyncClient, thread: str) -> httpx2.Response:
+    await _ended_turn(place, client, thread)
+    return await client.post(f"/v1/threads/{thread}/children?wait=applied", json={"input": {"text": "help"}})
+
+
 async def _shown(client: httpx2.AsyncClient, thread: str, at_least: str) -> None:
     for _ in range(100):
         if (await client.get(f"/v1/threads/{thread}?at_least={at_least}")).status_code == 200:
@@ -150,6 +188,10 @@ COMMANDS: dict[str, Command] = {
     "resolve_call": _resolve,
     "propose_plan": _propose,
     "decide_plan": _decide_plan,
+    "fork_thread": _fork,
+    "rewind_thread": _rewind,
+    "compact_thread": _compact,
+    "create_child": _create_child,
 }
 
 

@@ -192,7 +192,7 @@ async def test_a_migration_that_is_missing(migrated: str) -> None:
             """select format('drop %s if exists %s cascade', case c.relkind when 'r' then 'table' else 'view' end,
                 c.oid::regclass) from pg_class as c
             where c.relnamespace in ('threadlog'::regnamespace, 'ingest'::regnamespace) and c.relkind in ('r', 'v')
-                and c.relname not in ('migrations', 'generations', 'relay_positions')"""
+                and c.relname not in ('migrations', 'generations', 'relay_positions', 'api_keys')"""
         )
         for row in made:
             await connection.execute(row[0])
@@ -203,7 +203,9 @@ async def test_a_migration_that_is_missing(migrated: str) -> None:
 
 async def test_a_row_of_the_migrations_without_its_table(migrated: str) -> None:
     async with administering(migrated) as connection:
-        await connection.execute("drop table ingest.api_keys; drop table threadlog.relay_positions")
+        await connection.execute(
+            "drop table ingest.api_keys, ingest.import_files, ingest.imports; drop table threadlog.relay_positions"
+        )
     [ingest, *others] = await services(migrated)
     message = "says that 0003_relay_positions of projector was applied, but threadlog.relay_positions is not there"
     ended = [ingest, *others, *await asyncio.gather(run(COMMANDS[0], migrated, {}), run(("migrate",), migrated, {}))]
@@ -223,9 +225,12 @@ async def test_a_table_without_its_row_of_the_migrations(migrated: str) -> None:
     message = "ingest.api_keys is there, but threadlog.migrations does not say that 0001_api_keys of ingest was applied"
     ended = [await run(("services", "run", "ingest"), migrated, {}), await run(("migrate",), migrated, {})]
     assert_said(ended, message, "insert into threadlog.migrations")
-    async with administering(migrated) as connection:
-        await connection.execute(ended[1].lines[0].rpartition("`insert ")[2].removesuffix("`").join(("insert ", "")))
-    assert (await run(("migrate",), migrated, {})).status == 0
+    said = ended[1]
+    for _ in range(2):  # each migration of ingest is asked for by itself
+        async with administering(migrated) as connection:
+            await connection.execute(said.lines[0].rpartition("`insert ")[2].removesuffix("`").join(("insert ", "")))
+        said = await run(("migrate",), migrated, {})
+    assert said.status == 0
 
 
 async def test_a_database_that_is_newer(migrated: str) -> None:

@@ -13,7 +13,7 @@ import orjson
 import pytest
 
 from schemas.canonical import data_hash
-from schemas.events import ArtifactRecorded, Lineage
+from schemas.events import ArtifactRecorded, Lineage, PlanApproved, PlanProposed, Task
 from schemas.ids import TenantId, ThreadId, ThreadKey
 from schemas.topics import THREAD_EVENTS
 from services.chassis.kafka_readers import AssignedReader
@@ -224,7 +224,10 @@ async def rich(database: str, own_kafka: Running) -> AsyncIterator[VerifyPlace]:
         summarised = whole_turn(History(place.key_in(2, "zeta")))
         summarised.apply(compacted(summarised.state))
         records: dict[int, list[Outgoing]] = {2: [Outgoing(b"nobody", b"x", (("a", b"b"),), 5)]}
-        for history in (*histories, whole_turn(summarised)):
+        planned = History(key_of(40)).idle()
+        planned.apply(PlanProposed(plan_version=1, tasks=(Task(id="look", title="Look"),)), USER)
+        planned.apply(PlanApproved(plan_version=1, by=USER), USER)
+        for history in (*histories, planned, whole_turn(summarised)):
             partition = place.log.partition_for(history.key.to_bytes(), PARTITIONS)
             records.setdefault(partition, []).extend(outgoing(history))
         await place.append(records)

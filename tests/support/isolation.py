@@ -180,6 +180,8 @@ def _expected(relation: Relation) -> dict[str, frozenset[str]]:
         return dict.fromkeys((INGEST, KEYS), everybody)
     expected = {f"{READER} for {tenant!r}": frozenset((tenant,)) for tenant in TENANTS} | {OPERATOR: everybody}
     name = relation.name.partition(".")[2]
+    if name in {"imports", "import_files"}:
+        expected[INGEST] = everybody
     if name == "window_cells":
         expected[ROLLUPS] = everybody
     if name in {"thread_states", "threads", "items", "turns", "steps"}:

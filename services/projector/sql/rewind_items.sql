@@ -5,7 +5,12 @@ from (
     with rewinds as (
         select r.tenant, r.thread, r.to_turn, r.rewound_at, first.started_seq
         from unnest($1::text[], $2::text[], $3::bigint[], $4::bigint[]) as r (tenant, thread, to_turn, rewound_at)
-        join turns first on first.tenant = r.tenant and first.thread = r.thread and first.turn = r.to_turn + 1
+        cross join lateral (
+            select t.started_seq
+            from turns t
+            where t.tenant = r.tenant and t.thread = r.thread and t.turn = r.to_turn + 1
+            limit 1
+        ) as first
     )
     select i.tenant, i.thread, i.seq, i.part, r.rewound_at
     from rewinds r
