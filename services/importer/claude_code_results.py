@@ -220,8 +220,7 @@ class Tasks:
                     return None
                 self._tasks[name] = PlanTask(name, title, "pending")
             case "TaskUpdate":
-                if not self._update(args):
-                    return None
+                return tuple(self._tasks.values()) if self._update(args) else None
             case "ExitPlanMode":
                 plan = text_of(args, "plan") or text_of(kept, "plan")
                 if plan is None:

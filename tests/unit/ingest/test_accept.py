@@ -287,3 +287,12 @@ def test_the_fold_may_find_the_conflict() -> None:
     assert accept.is_conflict(CONFLICT.effect, CONFLICT.reason)
     assert not accept.is_conflict("rejected", "the thread is closing")
     assert not accept.is_conflict("applied", None)
+
+
+def test_an_ephemeral_thread_is_told_by_its_id() -> None:
+    command = accept.create_command(ANN, "k", keyed=True)
+    plain = accepted(accept.create_thread(command, CreateThread(), LIMITS))
+    ephemeral = accepted(accept.create_thread(command, CreateThread(ephemeral=True), LIMITS))
+    assert ephemeral.command.key == (plain.command.key.tenant, f"e-{plain.command.key.thread}")
+    assert ephemeral.command.key.ephemeral and not plain.command.key.ephemeral
+    assert ephemeral.events[0][0] != plain.events[0][0]

@@ -7,6 +7,7 @@ import pytest
 import rfc8785
 from pydantic import BaseModel
 
+from schemas import canonical
 from schemas.canonical import DEPTH_MAX, call_hash, canonical_json, canonical_model, data_hash, unstorable
 from schemas.errors import UnstorableTextError
 from schemas.events import EVENTS, ThreadConfigured
@@ -141,3 +142,8 @@ def test_hashes():
         call_hash("t", {"a": 1})
         == sha256(json.dumps({"args": {"a": 1}, "tool": "t"}, separators=(",", ":")).encode()).hexdigest()
     )
+
+
+def test_what_is_no_model_is_not_written_as_one():
+    with pytest.raises(TypeError):
+        canonical._fields(object())
