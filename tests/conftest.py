@@ -33,6 +33,8 @@ NEEDS_APACHE = "needs Apache Kafka; this run has the embedded broker"
 
 WITH_OWN_KAFKA = {
     "tests/acceptance/test_artifacts.py",
+    "tests/acceptance/test_import.py",
+    "tests/acceptance/test_lineage.py",
     "tests/acceptance/test_metrics.py",
     "tests/integration/test_dead_letters.py",
     "tests/integration/test_effects.py",
@@ -44,7 +46,8 @@ WITH_OWN_KAFKA = {
 SYSTEMS = "whole systems on the shared broker"
 """Their services have the same names in the same consumer groups: two systems at once would push each other out."""
 STARTS_ITS_OWN_BROKER = {
-    *("test_artifacts.py", "test_chaos.py", "test_demo.py", "test_dev.py", "test_metrics.py", "test_rebuild_proof.py"),
+    *("test_artifacts.py", "test_chaos.py", "test_demo.py", "test_dev.py", "test_import.py", "test_lineage.py"),
+    *("test_metrics.py", "test_rebuild_proof.py"),
 }
 """Of the acceptance tests; the others share one."""
 

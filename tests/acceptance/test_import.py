@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil  # type: ignore[import-untyped]  # it brings no types
 import pytest
 
+from services.cli.embedded import Running
 from services.client.client import ThreadlogClient
 from services.client.sse import Fact, JsonObject
 from services.importer.sessions import ReadLimits, dry_run
@@ -32,14 +33,14 @@ rules:
 
 @pytest.fixture(scope="module")
 async def running(
-    kafka_bootstrap: str, postgres_dsn: str, tmp_path_factory: pytest.TempPathFactory
+    own_kafka: Running, postgres_dsn: str, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[System]:
     folder = tmp_path_factory.mktemp("import")
     environment = {"THREADLOG_IMPORT_LEASE_SECONDS": "2", "THREADLOG_IMPORT_POLL_SECONDS": "0.5"}
     async with (
         database(postgres_dsn) as dsn,
         system(
-            folder, kafka=kafka_bootstrap, postgres=dsn, script=SCRIPT, tools="builtin: []", environment=environment
+            folder, kafka=own_kafka.address, postgres=dsn, script=SCRIPT, tools="builtin: []", environment=environment
         ) as found,
     ):
         yield found

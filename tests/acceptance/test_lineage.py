@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from services.cli.embedded import Running
 from services.client.client import Accepted, ThreadlogClient
 from services.client.sse import JsonObject
 from tests.acceptance.test_kill import applied, follow
@@ -34,14 +35,14 @@ rules:
 
 @pytest.fixture(scope="module")
 async def running(
-    kafka_bootstrap: str, postgres_dsn: str, tmp_path_factory: pytest.TempPathFactory
+    own_kafka: Running, postgres_dsn: str, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[System]:
     folder = tmp_path_factory.mktemp("lineage")
     async with (
         database(postgres_dsn) as dsn,
         system(
             folder,
-            kafka=kafka_bootstrap,
+            kafka=own_kafka.address,
             postgres=dsn,
             script=SCRIPT,
             tools="builtin: [echo]",
