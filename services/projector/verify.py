@@ -83,8 +83,8 @@ async def _verify(
     cluster_id = await log.cluster_id()
     check_generation(live, cluster_id)
     await _drop_scratches(alone)
-    scratch = await alone.do(lambda connection: _create_scratch(connection, cluster_id))
-    try:
+    try:  # a cancel may come while the scratch is being made, and find it made
+        scratch = await alone.do(lambda connection: _create_scratch(connection, cluster_id))
         with collecting_seldom():
             return await _Verification(log, dsn, settings, on_progress, asked, alone, live, scratch).run()
     finally:
