@@ -87,15 +87,15 @@ def advance(key: ThreadKey, state: ThreadState, now_ms: int, limits: Limits, wor
         # A person may approve a version after whoever closes the thread has looked: then nothing comes of it any more.
         return NOTHING_TO_DO
     plan = state.plan
-    config = state.config if state.turn is None else state.turn.config
-    assert config is not None  # a thread that has a plan was created
-    limits = narrowed(limits, config)
     if plan.waiting is not None:
-        answer = _answer(state, plan, plan.waiting, config, now_ms, limits)
+        config = _config(state, plan.waiting)
+        answer = _answer(state, plan, plan.waiting, config, now_ms, narrowed(limits, config))
         if answer is not None:
             return [answer]
     if not is_busy(plan):
         return NOTHING_TO_DO
+    config = _config(state, plan.in_force)
+    limits = narrowed(limits, config)
     why = why_over(state, plan.in_force, now_ms)
     return _moves(key, plan, why, limits, world) or _care(key, state, config, why, now_ms, limits, world)
 
@@ -103,6 +103,18 @@ def advance(key: ThreadKey, state: ThreadState, now_ms: int, limits: Limits, wor
 def is_over(state: ThreadState) -> bool:
     """Whether a thread that closes has nothing left to do about its plan."""
     return state.plan.waiting is None and not is_busy(state.plan)
+
+
+def _turn(state: ThreadState, version: int | None) -> Turn | None:
+    """The turn that a version lives in: that of its call. None for one of a person, whatever turn is open."""
+    return None if graph.proposer(state.plan, version) is None else state.turn
+
+
+def _config(state: ThreadState, version: int | None) -> Config:
+    turn = _turn(state, version)
+    config = state.config if turn is None else turn.config
+    assert config is not None  # a thread that has a plan was created
+    return config
 
 
 # Answers
@@ -191,16 +203,20 @@ def _hopeless(plan: PlanState) -> dict[str, str]:
         for name, standing in plan.tasks.items()
         if standing.status in {"failed", "cancelled"}
     }
+    if not why:
+        return {}
+    waiting: dict[str, list[str]] = {}
+    for name, standing in plan.tasks.items():
+        if standing.status == "pending":
+            for needed in standing.task.depends_on:
+                waiting.setdefault(needed, []).append(name)
     found: dict[str, str] = {}
-    pending = [standing.task for standing in plan.tasks.values() if standing.status == "pending"]
-    spreads = True
-    while spreads:  # each round finds one task at least
-        spreads = False
-        for task in pending:
-            reason = next((why[needed] for needed in task.depends_on if needed in why), None)
-            if reason is not None and task.id not in why:
-                why[task.id] = found[task.id] = reason
-                spreads = True
+    spreading = list(why)
+    for needed in spreading:  # grows by each task that is found, once
+        for name in waiting.get(needed, ()):
+            if name not in found:
+                found[name] = why[name] = why[needed]
+                spreading.append(name)
     return found
 
 
@@ -241,8 +257,9 @@ def _care(
 def _begin(
     key: ThreadKey, state: ThreadState, config: Config, standing: TaskState, limits: Limits
 ) -> tuple[AppendTo, ...]:
-    if state.turn is not None:
-        config = config.model_copy(update={"limits": children.child_limits(state.turn, limits)})
+    turn = _turn(state, state.plan.in_force)
+    if turn is not None:
+        config = config.model_copy(update={"limits": children.child_limits(turn, limits)})
     title = standing.task.title[: children.TITLE_CHARACTERS_MAX]
     return children.begin(key, state, config, _origin_of(standing), task_text(state.plan, standing.task), title)
 

@@ -1,6 +1,6 @@
 """What becomes of a plan: who answers it, when its tasks run, what its call is told."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 import pytest
@@ -27,13 +27,16 @@ from schemas.events import (
     TurnEnded,
 )
 from schemas.ids import ThreadKey, derive_child
-from schemas.state import is_active
+from schemas.plan import TaskState
+from schemas.state import ThreadState, is_active
 from schemas.tools import Catalog
+from services.runtime import plans
 from services.runtime.children import TITLE_CHARACTERS_MAX
-from services.runtime.decisions import Append, AppendTo, ChildEnd, LookAgain, ReadChild
+from services.runtime.decisions import Append, AppendTo, ChildEnd, LookAgain, ReadChild, World
+from services.runtime.limits import Limits
 from services.runtime.own_tools import ENTRY
 from services.runtime.plans import UPDATE_PLAN, task_text
-from tests.support.deciding import BUILTIN, LIMITS, decided, idle, with_calls
+from tests.support.deciding import BUILTIN, LIMITS, decided, idle, with_calls, world
 from tests.support.histories import (
     KEY,
     NO_HASH,
@@ -46,6 +49,8 @@ from tests.support.histories import (
     created,
     dispatched,
     proposed,
+    step_finished,
+    step_started,
     submitted,
     turn_ended,
     turn_started,
@@ -119,6 +124,10 @@ def result_of(history: History) -> ToolCallFinished:
 
 def sent(decisions: Iterable[object], kind: type) -> list[AppendTo]:
     return [each for each in decisions if isinstance(each, AppendTo) and isinstance(each.event, kind)]
+
+
+def _advancing(history: History) -> tuple[ThreadKey, ThreadState, int, Limits, World]:
+    return history.key, history.state, history.now_ms, LIMITS, world(history, **OWN)
 
 
 class TestAnswers:
@@ -306,6 +315,24 @@ class TestTasks:
         between = backed(limits=OwnLimits(turn_tokens=1_000))
         assert {append.event.config.limits.turn_tokens for append in sent(settled(between), ThreadCreated)} == {1_000}
 
+    def test_one_of_a_persons_version_has_nothing_of_a_turn_that_happens_to_be_open(self):
+        history = idle(limits=OwnLimits(turn_tokens=100))
+        history.apply(submitted("i1"), USER)
+        history.apply(turn_started(history.state))
+        history.apply(step_started(history.state))
+        history.apply(step_finished(history.state, "there"))
+        history.apply(ThreadConfigured(patch={"instructions": "be brief", "plan_approval": "always"}), USER)
+        assert history.state.turn is not None and history.state.turn.input_tokens == 100
+        history.apply(PlanProposed(plan_version=1, tasks=tasks({"a": ""})), USER)
+        assert not any(isinstance(each, Append) for each in plans.advance(*_advancing(history)))
+        history.apply(PlanApproved(plan_version=1, by=USER), USER)
+        [running] = plans.advance(*_advancing(history))
+        assert isinstance(running, Append)
+        history.apply(running.event, running.actor)
+        [begun] = sent(plans.advance(*_advancing(history)), ThreadCreated)
+        assert begun.event.config == history.state.config
+        assert begun.event.config.limits.turn_tokens == 100
+
     def test_a_long_title_is_cut(self):
         history = idle()
         history.apply(PlanProposed(plan_version=1, tasks=(Task(id="a", title="x" * 500),)), USER)
@@ -329,7 +356,7 @@ class TestTasks:
         )
 
     def test_a_failure_stops_those_that_depend_on_it(self):
-        history = calling({"a": "", "b": "a", "c": "b", "d": ""})
+        history = calling({"a": "", "b": "a", "c": "b a", "d": ""})
         end_of(history, "a", "failed", "it broke")
         settled(history)
         assert statuses(history) == {"a": "failed", "b": "cancelled", "c": "cancelled", "d": "running"}
@@ -358,6 +385,30 @@ class TestTasks:
             "status": "ended",
             "tasks": [{"id": "a", "status": "succeeded"}],
         }
+
+    def test_of_a_long_chain_each_task_is_looked_at_once(self):
+        looks = 0
+
+        class Needed(tuple[str, ...]):
+            __slots__ = ()
+
+            def __iter__(self) -> Iterator[str]:
+                nonlocal looks
+                looks += 1
+                return super().__iter__()
+
+        history = backed({"t0": ""})
+        end_of(history, "t0", "failed", "it broke")
+        [first] = history.state.plan.tasks.values()
+        chain = {
+            f"t{n}": TaskState(Task.model_construct(id=f"t{n}", title="T", depends_on=Needed([f"t{n - 1}"])))
+            for n in range(300, 0, -1)
+        }
+        history.state.plan = replace(history.state.plan, tasks={**chain, "t0": first})
+        moves = plans.advance(*_advancing(history))
+        assert {move.event.task for move in moves} == set(chain)
+        assert {move.event.result for move in moves} == {"the task 't0' has failed"}
+        assert looks <= 4 * len(chain)
 
     def test_so_does_a_task_that_was_cancelled(self):
         history = backed({"a": "", "b": "a"})
