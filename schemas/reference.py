@@ -165,7 +165,8 @@ MEANINGS: Mapping[str, Meaning] = {
         "It is settled, or repeatable, even after a `last` attempt.",
     ),
     "context.compaction_requested": Meaning(
-        "No step is open, and no compaction is asked for already.",
+        "No step is open, and no compaction is asked for already. Of a runtime: `base` and `turn` are the folded ones, "
+        "and none has failed in this turn.",
         "A compaction is asked for.",
     ),
     "context.compacted": Meaning(

@@ -820,6 +820,10 @@ def _compaction_requested(s: ThreadState, r: Record, d: ContextCompactionRequest
         return Verdict("rejected", f"the thread is {s.status}")
     if s.compaction_requested:
         return COMPACTING_ALREADY
+    if d.turn > 0 and (d.base, d.turn) != (s.base, s.last_turn):
+        return Verdict("superseded", "the context is another one than that which was too large")
+    if d.turn > 0 and s.compaction_failed_turn == d.turn:
+        return Verdict("superseded", "a summary was asked for in this turn, and failed")
     if _has_open_step(s):
         return Verdict("rejected", "a step is open; ask between steps")
     s.compaction_requested, s.compaction_seq = True, s.seq

@@ -77,21 +77,23 @@ def advance(state: ThreadState, now_ms: int, limits: Limits, world: World) -> li
     if tries.failures and now_ms < tries.retry_at_ms:
         return [*decisions, LookAgain(tries.retry_at_ms)]
     through_seq = _through_seq(state)
-    items = world.summed_up(through_seq)
+    items = 0 if through_seq is None else world.summed_up(through_seq)
     if items is None:
         return [*decisions, LoadTranscript()]
-    if items == 0:
+    if through_seq is None or items == 0:
         return [*decisions, _failed(state, "empty", "there is nothing that a summary could stand for")]
     attempt = tries.failures + 1
     return [*decisions, CallModel(Summarising(state.compaction_seq, state.base, through_seq, attempt))]
 
 
-def _through_seq(state: ThreadState) -> int:
-    """All that was read back; but what a turn begins with, and no step has answered, is not left to a summary."""
+def _through_seq(state: ThreadState) -> int | None:
+    """All that was read back; but what a turn begins with, and no step has answered, is not left to a summary. None
+    where a summary has been written since: it stands for all that came before the turn.
+    """
     turn = state.turn
     if turn is None or turn.steps > 0:
         return state.seq
-    return max(state.base, turn.started_seq - 1)
+    return turn.started_seq - 1 if state.base < turn.started_seq else None
 
 
 def _failed(state: ThreadState, kind: str, message: str) -> Append:

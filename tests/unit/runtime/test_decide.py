@@ -10,6 +10,7 @@ import pytest
 from schemas.config import Limits as OwnLimits
 from schemas.events import (
     InputMode,
+    Lineage,
     StepStarted,
     ThreadClosed,
     ThreadCloseRequested,
@@ -20,6 +21,7 @@ from schemas.events import (
     TurnRecovered,
     TurnStarted,
 )
+from schemas.ids import derive_child_input
 from schemas.state import NOTHING
 from schemas.tools import tools_hash
 from services.runtime.decide import decide
@@ -62,6 +64,7 @@ from tests.support.histories import (
     step_finished,
     step_started,
     submitted,
+    turn_ended,
     turn_started,
 )
 
@@ -83,6 +86,23 @@ def test_a_queued_input_starts_a_turn() -> None:
     history.apply(submitted("i2"), USER)
     started = appended(history, TurnStarted)
     assert (started.turn, started.inputs, started.agent_version) == (1, ("i1",), "7")
+
+
+def test_the_first_turn_of_a_child_takes_its_task_whatever_interrupts() -> None:
+    lineage = Lineage(kind="child", parent="p", seq=1, chain=NO_HASH, call="1.1.0", depth=1)
+    history = History()
+    history.apply(created(lineage=lineage))
+    task = derive_child_input(history.key)
+    history.apply(submitted("i1", mode="interrupt"), USER)
+    early = decided(history)[0]
+    assert isinstance(early, Append) and isinstance(early.event, TurnStarted) and early.event.inputs == ("i1",)
+    history.apply(submitted(task))
+    assert appended(history, TurnStarted).inputs == (task,)
+    history.apply(step_started(history.state))
+    history.apply(step_finished(history.state, "done"))
+    history.apply(turn_ended(history.state))
+    history.apply(submitted("i2"), USER)
+    assert appended(history, TurnStarted).inputs == ("i1",)
 
 
 def test_an_interrupting_input_goes_first() -> None:

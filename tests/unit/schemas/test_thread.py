@@ -383,6 +383,21 @@ class TestSizeOfTheContext:
         assert effect_of(log, failed) == not_asked
         log.apply(failed.model_copy(update={"requested": log.state.compaction_seq}))
         assert (log.state.compaction_requested, log.state.compaction_failed_turn) == (False, 1)
+        late = ("superseded", "a summary was asked for in this turn, and failed")
+        assert effect_of(log, ContextCompactionRequested(base=0, turn=1)) == late
+        log.apply(ContextCompactionRequested(), USER)
+
+    def test_an_owner_that_lags_behind_asks_for_none_of_a_context_that_has_changed(self):
+        log = History().ended_turn()
+        request = ContextCompactionRequested(base=log.state.base, turn=log.state.last_turn)
+        log.apply(request)
+        log.apply(compacted(log.state))
+        late = ("superseded", "the context is another one than that which was too large")
+        assert effect_of(log, request) == late
+        log.apply(submitted("i2"), USER)
+        log.apply(turn_started(log.state))
+        assert effect_of(log, request.model_copy(update={"base": log.state.base})) == late
+        log.apply(request.model_copy(update={"base": log.state.base, "turn": log.state.last_turn}))
 
 
 class TestSkills:
