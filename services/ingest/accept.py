@@ -176,7 +176,7 @@ def patch_thread(command: Command, request: PatchThread, limits: AcceptLimits) -
             )
         )
     if request.config is not None:
-        problem = _config_problem(request.config, limits)
+        problem = config_problem(request.config, limits)
         if problem is not None:
             return problem
         events.append(ThreadConfigured(patch=request.config))
@@ -192,7 +192,7 @@ def close_thread(command: Command, request: CloseThread) -> Accepted:
     return replace(one(command, ThreadCloseRequested(reason=request.reason)), alike=CLOSED_ALREADY)
 
 
-def _config_problem(patch: dict[str, JsonValue], limits: AcceptLimits) -> Problem | None:
+def config_problem(patch: dict[str, JsonValue], limits: AcceptLimits) -> Problem | None:
     """Whether the patch could fit any configuration: each field has a default but the model."""
     problem = too_large("A configuration", len(canonical_json(patch)), limits.config_bytes_max)
     if problem is not None:

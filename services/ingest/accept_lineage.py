@@ -3,18 +3,24 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-import pydantic
 from pydantic import JsonValue
 
-from schemas.canonical import canonical_json
-from schemas.codec import first_error
 from schemas.config import Config, merge_patch
 from schemas.events import ContextCompactionRequested, Event, InputSubmitted, Lineage, ThreadCreated, ThreadRewound
 from schemas.ids import EventId, ThreadKey, derive_thread
 from schemas.thread import COMPACTING_ALREADY
-from services.ingest.accept import NO_SIZES, OF_CREATION, Accepted, AcceptLimits, Command, content_of, one, too_large
+from services.ingest.accept import (
+    NO_SIZES,
+    OF_CREATION,
+    Accepted,
+    AcceptLimits,
+    Command,
+    config_problem,
+    content_of,
+    one,
+)
 from services.ingest.auth import Principal
-from services.ingest.problems import INVALID_REQUEST, Problem
+from services.ingest.problems import Problem
 from services.ingest.requests import ForkThread, RewindThread
 
 
@@ -79,14 +85,10 @@ def compact_thread(command: Command) -> Accepted:
 def patched(config: Config, patch: dict[str, JsonValue] | None, limits: AcceptLimits) -> Config | Problem:
     if patch is None:
         return config
-    problem = too_large("A configuration", len(canonical_json(patch)), limits.config_bytes_max)
+    problem = config_problem(patch, limits)
     if problem is not None:
         return problem
-    try:
-        return Config.model_validate(merge_patch(config.model_dump(mode="json"), patch), strict=False)
-    except pydantic.ValidationError as error:
-        complaint = first_error(error)
-        return Problem(INVALID_REQUEST, f"config.{complaint}", {"errors": [{"place": "config", "detail": complaint}]})
+    return Config.model_validate(merge_patch(config.model_dump(mode="json"), patch), strict=False)
 
 
 def _told(point: ForkPoint) -> dict[str, JsonValue]:

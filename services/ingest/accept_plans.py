@@ -2,9 +2,10 @@
 
 from typing import NamedTuple
 
-from schemas.canonical import canonical_json
+from schemas.canonical import canonical_json, canonical_model, data_hash
 from schemas.events import Event, PlanApproved, PlanProposed, PlanRejected, Task
 from schemas.plan import graph_problem
+from schemas.state import REMEMBERED_COMMANDS
 from services.ingest.accept import Accepted, AcceptLimits, Command, one, too_large
 from services.ingest.problems import INVALID_REQUEST, NOT_FOUND, Problem
 from services.ingest.requests import DecidePlan, ProposePlan
@@ -18,6 +19,8 @@ class PlanFacts(NamedTuple):
     last_version: int
     proposed: int | None
     """The version that this very command proposed, if it came before."""
+    remembered: str | None = None
+    """Where only the fold tells that it came before: how the hash of its event begins."""
 
 
 def plan_of(request: ProposePlan, limits: AcceptLimits) -> tuple[Task, ...] | Problem:
@@ -39,9 +42,17 @@ def propose_plan(command: Command, tasks: tuple[Task, ...], version: int) -> Acc
     return one(command, PlanProposed(plan_version=version, tasks=tasks), judged=True, shown={"plan_version": version})
 
 
-def next_version(facts: PlanFacts) -> int:
+def next_version(facts: PlanFacts, tasks: tuple[Task, ...]) -> int:
     """The same for a command that is sent again."""
-    return facts.proposed if facts.proposed is not None else facts.last_version + 1
+    if facts.proposed is not None:
+        return facts.proposed
+    last, remembered = facts.last_version, facts.remembered
+    if remembered is not None:
+        for version in range(last, max(0, last - REMEMBERED_COMMANDS), -1):
+            event = PlanProposed(plan_version=version, tasks=tasks)
+            if data_hash(canonical_model(event)).startswith(remembered):
+                return version
+    return last + 1
 
 
 def decide_plan(command: Command, version: int, request: DecidePlan) -> Accepted:

@@ -87,7 +87,8 @@ class ViewsAndFold:
     async def plan_facts(self, key: ThreadKey, event_id: EventId) -> PlanFacts:
         if not key.ephemeral:
             return await self._views.plan_facts(key, event_id)
-        return PlanFacts((await self._state(key)).plan.last_version, None)
+        state = await self._state(key)
+        return PlanFacts(state.plan.last_version, None, state.commands.get(event_id))
 
     async def plan_standing(self, key: ThreadKey, version: int) -> PlanStanding | None:
         if not key.ephemeral:

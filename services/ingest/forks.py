@@ -6,7 +6,7 @@ sent again comes to the seq that it came to the first time, whatever the parent 
 """
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 from uuid import UUID
 
 import orjson
@@ -22,6 +22,8 @@ from services.ingest.accept_lineage import ForkPoint
 from services.ingest.database import Database
 from services.ingest.existence import KnownThreads
 from services.ingest.problems import FORK_POINT, NOT_FORKABLE, STATE_OUT_OF_REACH, Problem, ProblemError, no_such_thread
+
+EPHEMERAL: Final = "An ephemeral thread leaves no history: it has no forks, and children by its own calls alone."
 
 
 class ForkAt(NamedTuple):
@@ -109,9 +111,9 @@ class Forks:
 
     async def point(self, parent: ThreadKey, command: Command, at: ForkAt) -> ForkPoint:
         """Raises ProblemError."""
-        if parent.ephemeral:
-            raise ProblemError(Problem(NOT_FORKABLE, "An ephemeral thread leaves no history that a fork could have."))
         await self._known.require(parent)
+        if parent.ephemeral:
+            raise ProblemError(Problem(NOT_FORKABLE, EPHEMERAL))
         made_at = await self._made_at(parent, command) if command.keyed else None
         if made_at is not None:
             return await self._point(parent, ForkAt(made_at), asked=at.seq, is_again=True)

@@ -45,7 +45,7 @@ async def propose_plan(request: Request) -> Response:
         await found.known.require(command.key)
         await found.known.catch_up(command.key)
         facts = await found.views.plan_facts(command.key, command.event_id(PlanProposed))
-        version = accept_plans.next_version(facts)
+        version = accept_plans.next_version(facts, tasks)
     return await run(request, accept_plans.propose_plan(command, tasks, version))
 
 

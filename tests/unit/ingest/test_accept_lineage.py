@@ -81,7 +81,13 @@ def test_the_configuration_is_the_parents_with_the_patch() -> None:
 
 @pytest.mark.parametrize(
     ("patch", "problem"),
-    [({"model": 3}, INVALID_REQUEST), ({"model": None}, INVALID_REQUEST), ({"instructions": "x" * 100}, TOO_LARGE)],
+    [
+        ({"model": 3}, INVALID_REQUEST),
+        ({"model": None}, INVALID_REQUEST),
+        ({"model": ""}, INVALID_REQUEST),
+        ({"limits": {"turn_tokens": 0}}, INVALID_REQUEST),
+        ({"instructions": "x" * 1_000}, TOO_LARGE),
+    ],
 )
 def test_a_patch_that_makes_no_configuration_is_refused(patch: dict[str, JsonValue], problem: ProblemType) -> None:
     assert refused(fork_thread(command(), ForkThread(config=patch), POINT, LIMITS)) is problem

@@ -13,7 +13,7 @@ from services.ingest.accept import Command
 from services.ingest.accept_lineage import fork_command
 from services.ingest.existence import KnownThreads
 from services.ingest.forks import ForkAt, Forks, FoundPoint, MadeFork
-from services.ingest.problems import ProblemError
+from services.ingest.problems import ProblemError, no_such_thread
 from tests.unit.ingest.test_accept import ANN
 
 PARENT = ThreadKey(TenantId("acme"), ThreadId("t-1"))
@@ -111,7 +111,16 @@ async def test_what_cannot_be_forked_is_refused(found: FoundPoint | None, at: Fo
 
 
 async def test_an_ephemeral_thread_is_not_forked() -> None:
-    assert (await refused(Rows(FOUND), parent=PARENT._replace(thread=ThreadId("e-1"))))[0] == "not-forkable"
+    parent = PARENT._replace(thread=ThreadId("e-1"))
+    assert (await refused(Rows(FOUND), parent=parent))[0] == "not-forkable"
+
+    class Nothing(Known):
+        async def require(self, _: ThreadKey) -> None:
+            raise ProblemError(no_such_thread())
+
+    with pytest.raises(ProblemError) as raised:
+        await forks(Rows(FOUND), Nothing()).point(parent, command(), NEWEST)
+    assert raised.value.problem.type.slug == "thread-not-found"
 
 
 async def test_a_configuration_that_was_in_force_is_patched_together() -> None:

@@ -1,11 +1,17 @@
 """Proposing a plan and deciding on it, as a client sees it, on a simulated log."""
 
-from typing import Any
+from typing import Any, cast
 
 import httpx2
 import pytest
 
-from schemas.events import PlanApproved, Task
+from schemas.events import PlanApproved, PlanProposed, Task
+from schemas.ids import EventId, TenantId, ThreadId, ThreadKey
+from schemas.state import ThreadState
+from services.ingest.accept_plans import next_version
+from services.ingest.ephemeral import ViewsAndFold
+from services.ingest.views import CommandViews
+from tests.support.histories import USER, History, created
 from tests.unit.ingest.threads import slug
 from tests.unit.ingest.world import World
 
@@ -58,6 +64,25 @@ async def test_a_proposal_that_is_sent_again_counts_once() -> None:
     assert world.state(thread).plan.last_version == 2
     other = await propose(world, thread, key="k", tasks=TASKS[:1])
     assert (other.status_code, slug(other.json())) == (422, "idempotency-conflict")
+
+
+async def test_of_an_ephemeral_thread_the_fold_tells_that_it_came_before() -> None:
+    tasks, others = (Task(id="look", title="Look"),), (Task(id="mend", title="Mend"),)
+    history = History(ThreadKey(TenantId("acme"), ThreadId("e-1")))
+    history.apply(created(), USER)
+    sent = history.apply(PlanProposed(plan_version=1, tasks=tasks), USER)
+    for version in (2, 3):
+        history.apply(PlanProposed(plan_version=version, tasks=others), USER)
+
+    class States:
+        async def newest(self, _: ThreadKey) -> ThreadState:
+            return history.state
+
+    views = ViewsAndFold(cast("CommandViews", None), States())
+    facts = await views.plan_facts(history.key, sent.record.id)
+    assert next_version(facts, tasks) == 1
+    assert next_version(facts, others[:0]) == 4
+    assert next_version(await views.plan_facts(history.key, EventId("never sent")), tasks) == 4
 
 
 async def test_a_proposal_may_say_which_version_it_is_to_be() -> None:
