@@ -128,9 +128,30 @@ def _compiled(schema: Mapping[str, JsonValue]) -> _Compiled | None:
     base = validator_for(schema, default=Draft202012Validator)
     choices = _Choices()
     counted = {name: choices.count(base.VALIDATORS[name]) for name in ("anyOf", "oneOf") if name in base.VALIDATORS}
-    validator_class = extend(base, {**counted, "uniqueItems": _unique_items})  # type: ignore[no-untyped-call]
+    changed = {**counted, "uniqueItems": _unique_items, "maxItems": _max_items}
+    if "items" in base.VALIDATORS:
+        changed["items"] = _unless_too_many(base.VALIDATORS["items"])
+    validator_class = extend(base, changed)  # type: ignore[no-untyped-call]
     # An empty registry: a `$ref` to elsewhere is never fetched.
     return _Compiled(cast("_Validator", validator_class(schema, registry=Registry())), choices)
+
+
+def _max_items(validator: Any, most: Any, instance: Any, _schema: Any) -> Iterator[ValidationError]:
+    """The library shows the array, and so much of it that the reason is cut off."""
+    if validator.is_type(instance, "array") and len(instance) > most:
+        yield ValidationError(f"has {len(instance)} items; {most} are allowed")
+
+
+def _unless_too_many(items: _Keyword) -> _Keyword:
+    """Of an array with more items than it may have, none is looked at: to be told so is enough."""
+
+    def looking(validator: Any, wanted: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
+        most = schema.get("maxItems")
+        if isinstance(instance, list) and isinstance(most, int) and len(instance) > most:
+            return
+        yield from items(validator, wanted, instance, schema) or ()
+
+    return looking
 
 
 def _unique_items(validator: Any, wanted: Any, instance: Any, _schema: Any) -> Iterator[ValidationError]:

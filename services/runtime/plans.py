@@ -33,6 +33,8 @@ from services.runtime.decisions import NOTHING_TO_DO, Append, AppendTo, Decision
 from services.runtime.limits import Limits, narrowed
 
 TASK_ID_PATTERN: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
+TASKS_MAX: Final = 1_000
+"""Whatever a service allows."""
 TITLE_CHARACTERS_MAX: Final = 500
 INSTRUCTIONS_CHARACTERS_MAX: Final = 20_000
 
@@ -51,6 +53,7 @@ UPDATE_PLAN: Final = ToolSpec(
             "tasks": {
                 "type": "array",
                 "minItems": 1,
+                "maxItems": TASKS_MAX,
                 "items": {
                     "type": "object",
                     "properties": {

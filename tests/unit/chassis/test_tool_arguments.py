@@ -58,6 +58,15 @@ def test_of_very_many_problems_some_are_looked_for(check):
     assert "is not of type 'string'; and many more." in problem
 
 
+def test_an_array_with_too_many_items_is_not_looked_into(check):
+    few = {"type": "array", "maxItems": 2, "items": {"type": "string"}}
+    tool = ToolSpec(name="x", input_schema={"type": "object", "properties": {"a": few}})
+    assert [misfit.detail for misfit in check.misfits(tool, {"a": [1, 2, 3]})] == ["has 3 items; 2 are allowed"]
+    assert [misfit.place for misfit in check.misfits(tool, {"a": ["1", 2]})] == ["a[1]"]
+    assert not check.misfits(tool, {"a": ["1", "2"]})
+    assert [misfit.detail for misfit in check.misfits(tool, {"a": "no array"})] == ["'no array' is not of type 'array'"]
+
+
 SET = ToolSpec(name="x", input_schema={"type": "object", "properties": {"a": {"type": "array", "uniqueItems": True}}})
 
 

@@ -30,6 +30,7 @@ from schemas.ids import ThreadKey, derive_child
 from schemas.plan import TaskState
 from schemas.state import ThreadState, is_active
 from schemas.tools import Catalog
+from services.chassis.tool_arguments import ArgumentCheck
 from services.runtime import plans
 from services.runtime.children import TITLE_CHARACTERS_MAX
 from services.runtime.decisions import Append, AppendTo, ChildEnd, LookAgain, ReadChild, World
@@ -244,6 +245,12 @@ class TestProposals:
         (denied,) = [made.record.data for made in history.encoded if isinstance(made.record.data, ToolCallDenied)]
         assert denied.by == "policy:limits"
         assert denied.reason == "The plan has 65 tasks; 64 are allowed. Work on it yourself."
+
+    def test_of_far_too_many_tasks_none_is_looked_at(self):
+        args = {"tasks": [{}] * 1_001}
+        assert [misfit.detail for misfit in ArgumentCheck().misfits(UPDATE_PLAN, args)] == [
+            "has 1001 items; 1000 are allowed"
+        ]
 
     @pytest.mark.parametrize("args", [{"tasks": tasks_of({"a": "a"})}, {"tasks": [{"id": ""}]}])
     def test_an_edited_call_may_be_no_plan_either(self, args: dict[str, object]):
