@@ -1,6 +1,6 @@
 """What becomes of a plan: who answers it, when its tasks run, what its call is told."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -9,35 +9,29 @@ from schemas.config import Config
 from schemas.config import Limits as OwnLimits
 from schemas.events import (
     InputSubmitted,
-    InputWithdrawn,
     Lineage,
     PlanApproved,
     PlanProposed,
     PlanRejected,
     Task,
-    TaskUpdated,
     TextItem,
     ThreadClosed,
     ThreadCloseRequested,
     ThreadConfigured,
     ThreadCreated,
     ToolCallDenied,
-    ToolCallFinished,
     TurnCancelRequested,
-    TurnEnded,
 )
-from schemas.ids import ThreadKey, derive_child
+from schemas.ids import ThreadKey
 from schemas.plan import TaskState
-from schemas.state import ThreadState, is_active
-from schemas.tools import Catalog
+from schemas.state import is_active
 from services.chassis.tool_arguments import ArgumentCheck
 from services.runtime import plans
 from services.runtime.children import TITLE_CHARACTERS_MAX
-from services.runtime.decisions import Append, AppendTo, ChildEnd, LookAgain, ReadChild, World
-from services.runtime.limits import Limits
+from services.runtime.decisions import Append, ChildEnd, LookAgain, ReadChild
 from services.runtime.own_tools import ENTRY
 from services.runtime.plans import UPDATE_PLAN, task_text
-from tests.support.deciding import BUILTIN, LIMITS, decided, idle, with_calls, world
+from tests.support.deciding import LIMITS, idle, with_calls
 from tests.support.histories import (
     KEY,
     NO_HASH,
@@ -53,82 +47,23 @@ from tests.support.histories import (
     step_finished,
     step_started,
     submitted,
-    turn_ended,
     turn_started,
 )
-
-CALL = "1.1.0"
-OWN = {"catalog": Catalog({"builtin": BUILTIN, "runtime": ENTRY})}
-PLAN = {"a": "", "b": "a", "c": ""}
-
-
-def tasks_of(graph: dict[str, str]) -> list[dict[str, object]]:
-    """`{"b": "a"}`: task b depends on a."""
-    return [{"id": name, "title": name.upper(), "depends_on": needed.split()} for name, needed in graph.items()]
-
-
-def tasks(graph: dict[str, str]) -> tuple[Task, ...]:
-    return tuple(Task.model_validate(task, strict=False) for task in tasks_of(graph))
-
-
-def child_id(version: int, task: str) -> str:
-    return derive_child(KEY, f"task {version} {task}")
-
-
-def settled(history: History, **fields: object) -> list[object]:
-    """What is decided once nothing is appended any more; what was, has to fit."""
-    for _ in range(40):
-        decisions = decided(history, **{**OWN, **fields})
-        appends = [decision for decision in decisions if isinstance(decision, Append)]
-        if not appends:
-            return list(decisions)
-        for append in appends:
-            history.apply(append.event, append.actor)
-    raise AssertionError("it does not come to rest")
-
-
-def kinds(history: History, after: int) -> list[str]:
-    return [made.record.kind for made in history.encoded[after:]]
-
-
-def calling(graph: dict[str, str] | None = None, **config: object) -> History:
-    """A turn whose call of `update_plan` has proposed its version, as far as that goes without children."""
-    call = proposed(0, "update_plan", {"tasks": tasks_of(PLAN if graph is None else graph)})
-    history = with_calls(call, **config)
-    settled(history)
-    return history
-
-
-def backed(graph: dict[str, str] | None = None, **config: object) -> History:
-    """A person's version, between turns."""
-    history = idle(**config)
-    history.apply(PlanProposed(plan_version=1, tasks=tasks(PLAN if graph is None else graph)), USER)
-    settled(history)
-    return history
-
-
-def statuses(history: History) -> dict[str, str]:
-    return {name: standing.status for name, standing in history.state.plan.tasks.items()}
-
-
-def end_of(history: History, task: str, status: str = "succeeded", result: object = "done", version: int = 1) -> None:
-    """As the child's owner tells it."""
-    child = history.state.plan.tasks[task].child
-    history.apply(TaskUpdated(plan_version=version, task=task, status=status, child=child, result=result), RUNTIME)
-
-
-def result_of(history: History) -> ToolCallFinished:
-    (event,) = [made.record.data for made in history.encoded if made.record.kind == "tool_call.finished"]
-    assert isinstance(event, ToolCallFinished)
-    return event
-
-
-def sent(decisions: Iterable[object], kind: type) -> list[AppendTo]:
-    return [each for each in decisions if isinstance(each, AppendTo) and isinstance(each.event, kind)]
-
-
-def _advancing(history: History) -> tuple[ThreadKey, ThreadState, int, Limits, World]:
-    return history.key, history.state, history.now_ms, LIMITS, world(history, **OWN)
+from tests.support.planning import (
+    CALL,
+    PLAN,
+    advancing,
+    backed,
+    calling,
+    child_id,
+    end_of,
+    result_of,
+    sent,
+    settled,
+    statuses,
+    tasks,
+    tasks_of,
+)
 
 
 class TestAnswers:
@@ -331,12 +266,12 @@ class TestTasks:
         history.apply(ThreadConfigured(patch={"instructions": "be brief", "plan_approval": "always"}), USER)
         assert history.state.turn is not None and history.state.turn.input_tokens == 100
         history.apply(PlanProposed(plan_version=1, tasks=tasks({"a": ""})), USER)
-        assert not any(isinstance(each, Append) for each in plans.advance(*_advancing(history)))
+        assert not any(isinstance(each, Append) for each in plans.advance(*advancing(history)))
         history.apply(PlanApproved(plan_version=1, by=USER), USER)
-        [running] = plans.advance(*_advancing(history))
+        [running] = plans.advance(*advancing(history))
         assert isinstance(running, Append)
         history.apply(running.event, running.actor)
-        [begun] = sent(plans.advance(*_advancing(history)), ThreadCreated)
+        [begun] = sent(plans.advance(*advancing(history)), ThreadCreated)
         assert begun.event.config == history.state.config
         assert begun.event.config.limits.turn_tokens == 100
 
@@ -412,7 +347,7 @@ class TestTasks:
             for n in range(300, 0, -1)
         }
         history.state.plan = replace(history.state.plan, tasks={**chain, "t0": first})
-        moves = plans.advance(*_advancing(history))
+        moves = plans.advance(*advancing(history))
         assert {move.event.task for move in moves} == set(chain)
         assert {move.event.result for move in moves} == {"the task 't0' has failed"}
         assert looks <= 4 * len(chain)
@@ -456,155 +391,6 @@ class TestTasks:
         assert isinstance(shown, dict)
         assert all(0 < len(task["result"]) <= 32 * 1024 // 30 for task in shown["tasks"])
         assert shown["tasks"][0]["result"].endswith(f"the whole answer is in thread {child_id(1, 't0')}]")
-
-
-class TestReplanning:
-    def test_a_task_that_is_kept_goes_on_with_its_child(self):
-        history = backed()
-        history.apply(PlanProposed(plan_version=2, tasks=tasks({"a": "", "d": "a"})), USER)
-        decisions = settled(history)
-        assert statuses(history) == {"a": "running", "c": "running", "b": "cancelled", "d": "pending"}
-        assert history.state.plan.tasks["a"].child == child_id(1, "a")
-        assert [append.key.thread for append in sent(decisions, ThreadCreated)] == [child_id(1, "a"), child_id(1, "c")]
-        assert [append.key.thread for append in sent(decisions, TurnCancelRequested)] == [child_id(1, "c")]
-        end_of(history, "a")
-        settled(history)
-        assert statuses(history)["d"] == "running"
-
-    def test_one_that_is_left_out_is_stopped(self):
-        history = backed({"a": ""})
-        history.apply(PlanProposed(plan_version=2, tasks=tasks({"b": ""})), USER)
-        decisions = settled(history)
-        child = child_id(1, "a")
-        order = [type(each.event) for each in decisions if isinstance(each, AppendTo) and each.key.thread == child]
-        assert order == [ThreadCreated, InputSubmitted, InputWithdrawn, TurnCancelRequested]
-        assert not sent(settled(history, is_ahead=True), TurnCancelRequested)
-        end_of(history, "a", "cancelled", "stopped")
-        assert statuses(history) == {"b": "running", "a": "cancelled"}
-
-    def test_and_given_up_where_it_does_not_end(self):
-        history = backed({"a": ""})
-        history.apply(PlanProposed(plan_version=2, tasks=tasks({"b": ""})), USER)
-        settled(history)
-        looks = [each.at_ms for each in settled(history) if isinstance(each, LookAgain)]
-        assert looks
-        history.now_ms += 1_000_000
-        settled(history)
-        assert statuses(history)["a"] == "cancelled"
-        assert "may still be ending" in str(history.state.plan.tasks["a"].result)
-
-    def test_one_that_failed_begins_anew(self):
-        history = backed({"a": ""})
-        end_of(history, "a", "failed", "no")
-        settled(history)
-        history.apply(PlanProposed(plan_version=2, tasks=tasks({"a": ""})), USER)
-        settled(history)
-        assert history.state.plan.tasks["a"].child == child_id(2, "a")
-
-    def test_a_call_is_told_that_another_version_took_its_place(self):
-        history = calling()
-        history.apply(PlanProposed(plan_version=2, tasks=tasks({"a": ""})), USER)
-        settled(history)
-        finished = result_of(history)
-        assert finished.outcome == "failed"
-        assert finished.result == {
-            "version": 1,
-            "status": "superseded",
-            "reason": "version 2 of the plan was proposed in its place",
-        }
-        assert statuses(history) == {"a": "running", "c": "running", "b": "cancelled"}
-
-    def test_a_call_waits_on_while_another_version_waits_for_its_answer(self):
-        history = calling({"a": ""}, plan_approval="always")
-        history.apply(PlanApproved(plan_version=1, by=USER), USER)
-        settled(history)
-        history.apply(PlanProposed(plan_version=2, tasks=tasks({"z": ""})), USER)
-        settled(history)
-        assert history.call(CALL).status == "running"
-        history.apply(PlanRejected(plan_version=2, by=USER, reason="no"), USER)
-        settled(history)
-        assert history.call(CALL).status == "running"
-        end_of(history, "a")
-        settled(history)
-        assert result_of(history).outcome == "succeeded"
-
-
-class TestStopping:
-    def test_a_cancelled_turn_stops_what_its_call_had_planned(self):
-        history = calling()
-        history.apply(cancel_requested(history.state), USER)
-        decisions = settled(history)
-        assert statuses(history) == {"a": "running", "b": "cancelled", "c": "running"}
-        assert history.state.plan.tasks["b"].result == "turn 1 is being cancelled"
-        stopped = [append.key.thread for append in sent(decisions, TurnCancelRequested)]
-        assert stopped == [child_id(1, "a"), child_id(1, "c")]
-        end_of(history, "a", "cancelled", "stopped")
-        end_of(history, "c")
-        settled(history)
-        assert result_of(history).outcome == "cancelled"
-        assert history.state.turn is None
-
-    def test_within_the_grace_time(self):
-        history = calling({"a": ""})
-        history.apply(cancel_requested(history.state), USER)
-        settled(history)
-        assert history.state.turn is not None
-        history.now_ms += 1_000_000
-        settled(history)
-        assert statuses(history) == {"a": "cancelled"}
-        assert history.state.turn is None
-
-    def test_a_version_that_waits_dies_with_its_turn(self):
-        history = calling(plan_approval="always")
-        history.apply(cancel_requested(history.state), USER)
-        settled(history)
-        assert history.state.plan.rejection == "turn 1 is being cancelled"
-        assert history.state.turn is None
-        assert history.state.plan.waiting is None
-
-    def test_one_whose_call_is_over_is_noticed_whenever(self):
-        """Its turn was ended by another owner, before this one."""
-        history = calling(plan_approval="always")
-        call = history.call(CALL)
-        history.apply(cancel_requested(history.state), USER)
-        gone = ToolCallFinished(call=CALL, attempt=1, claim=call.claim or "", outcome="cancelled")
-        history.apply(gone, RUNTIME)
-        history.apply(turn_ended(history.state, "aborted"))
-        assert is_active(history.state)
-        settled(history)
-        assert history.state.plan.rejection == "the call that proposed it is over"
-        assert not is_active(history.state)
-
-    def test_a_persons_plan_goes_on_without_a_turn(self):
-        history = backed({"a": ""})
-        history.apply(submitted("i1"), USER)
-        history.apply(turn_started(history.state))
-        history.apply(cancel_requested(history.state), USER)
-        decisions = settled(history)
-        assert isinstance(history.encoded[-1].record.data, TurnEnded)
-        assert statuses(history) == {"a": "running"}
-        assert not sent(decisions, TurnCancelRequested)
-
-    def test_a_thread_closes_after_its_tasks(self):
-        history = backed()
-        history.apply(ThreadCloseRequested(), USER)
-        decisions = settled(history)
-        assert statuses(history)["b"] == "cancelled"
-        assert len(sent(decisions, TurnCancelRequested)) == 2
-        end_of(history, "a", "cancelled", "stopped")
-        settled(history)
-        assert history.state.status == "closing"
-        history.now_ms += 1_000_000
-        settled(history)
-        assert isinstance(history.encoded[-1].record.data, ThreadClosed)
-        assert statuses(history) == {"a": "cancelled", "b": "cancelled", "c": "cancelled"}
-
-    def test_and_takes_no_answer_any_more(self):
-        history = backed(plan_approval="always")
-        history.apply(ThreadCloseRequested(), USER)
-        settled(history)
-        assert history.state.plan.rejection == "the thread is being closed"
-        assert history.state.status == "closed"
 
 
 def test_the_tool_is_there_for_models():
