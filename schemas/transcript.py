@@ -166,7 +166,9 @@ def _own_changes(after: ThreadState, record: Record) -> list[Change]:
 
 
 def _carried(state: ThreadState) -> dict[str, JsonValue]:
-    """What goes on beside a summary, and is not left to its words: the plan in force, and calls that may have run."""
+    """What goes on beside a summary, and is not left to its words: the plan in force, calls that may have run, and
+    which skills are loaded.
+    """
     carried: dict[str, JsonValue] = {}
     plan = state.plan
     if plan.in_force is not None:
@@ -180,6 +182,8 @@ def _carried(state: ThreadState) -> dict[str, JsonValue]:
     ]
     if unknown:
         carried["unknown_calls"] = unknown
+    if state.skills:
+        carried["skills"] = [{"name": name, "version": skill.version} for name, skill in state.skills.items()]
     return carried
 
 
@@ -420,10 +424,13 @@ def is_settled(state: ThreadState) -> bool:
 
 def inherited(parent: str, context: Sequence[Item]) -> tuple[Item, ...]:
     """What a fork of the thread shows of the context that it had then. Calls keep their results; in the names of calls
-    the thread comes first, so that no two in a context are named alike. A plan is not inherited, so no summary tells of
-    one.
+    the thread comes first, so that no two in a context are named alike. Neither a plan nor loaded skills are inherited,
+    so no summary tells of any.
     """
     return tuple([item if item.thread is not None else _inherited_item(parent, item) for item in context])
+
+
+_NOT_INHERITED = frozenset({"plan", "skills"})
 
 
 def _inherited_item(parent: str, item: Item) -> Item:
@@ -432,8 +439,8 @@ def _inherited_item(parent: str, item: Item) -> Item:
         call = f"{parent}/{call}"
         content = {**content, "call": call}
     state = content.get("state") if item.kind == "summary" else None
-    if isinstance(state, dict) and "plan" in state:
-        content = {**content, "state": {name: value for name, value in state.items() if name != "plan"}}
+    if isinstance(state, dict) and not _NOT_INHERITED.isdisjoint(state):
+        content = {**content, "state": {name: value for name, value in state.items() if name not in _NOT_INHERITED}}
     return item._replace(content=content, call=call, thread=parent)
 
 

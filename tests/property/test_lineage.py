@@ -95,11 +95,12 @@ def test_what_is_inherited_has_to_be_said_before_a_fork_shows_its_context() -> N
         raise AssertionError("a context without what is inherited")
 
 
-def test_a_plan_is_not_inherited_and_calls_that_may_have_run_are() -> None:
+def test_plan_and_loaded_skills_are_not_inherited_and_calls_that_may_have_run_are() -> None:
     summary = Item(
         5, 0, "summary", 1, None, 5,
         {"kind": "summary", "text": "so far", "through_seq": 4,
-         "state": {"plan": {"version": 1, "tasks": []}, "unknown_calls": [{"call": "1.1.0", "tool": "shell"}]}},
+         "state": {"plan": {"version": 1, "tasks": []}, "skills": [{"name": "review", "version": "1.0.0"}],
+                   "unknown_calls": [{"call": "1.1.0", "tool": "shell"}]}},
         "d" * 64,
     )  # fmt: skip
     [shown] = inherited("t-0", [summary])

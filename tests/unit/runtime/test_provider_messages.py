@@ -57,6 +57,7 @@ def test_a_summary_is_told_with_what_goes_on_beside_it() -> None:
     state: dict[str, Any] = {
         "plan": {"version": 2, "tasks": [{"id": "a", "title": "look", "status": "running"}]},
         "unknown_calls": [{"call": "1.1.0", "tool": "shell"}],
+        "skills": [{"name": "review", "version": "1.0.0"}, {"name": "deploy", "version": "2"}],
     }
     [message] = to_messages([{"kind": "summary", "text": "They began.", "through_seq": 4, "state": state}], None)
     [part] = message.parts
@@ -64,5 +65,6 @@ def test_a_summary_is_told_with_what_goes_on_beside_it() -> None:
     assert "They began." in str(part.content)
     assert "- a: look (running)" in str(part.content)
     assert "not known whether they ran: shell" in str(part.content)
+    assert str(part.content).endswith("load_skill shows what one says again: review (1.0.0), deploy (2)")
     [plain] = to_messages([{"kind": "summary", "text": "They began.", "through_seq": 4}], None)
     assert str(plain.parts[0].content).endswith("They began.")  # type: ignore[union-attr]  # a prompt

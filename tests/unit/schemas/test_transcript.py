@@ -10,6 +10,7 @@ from schemas.events import (
     PlanApproved,
     PlanProposed,
     ProposedCall,
+    SkillLoaded,
     StepFinished,
     Task,
     ThreadCloseRequested,
@@ -21,6 +22,7 @@ from schemas.transcript import Item, Transcript, context_hash, transcript_change
 from tests.support.histories import (
     EXECUTOR,
     IMPORTER,
+    NO_HASH,
     USER,
     History,
     approval_expired,
@@ -357,7 +359,7 @@ def test_changes_about_items_that_are_not_there_are_harmless():
     assert transcript.items == []
 
 
-def test_a_summary_carries_the_plan_in_force_and_the_calls_that_may_have_run_beside_its_words() -> None:
+def test_a_summary_carries_the_plan_unknown_calls_and_loaded_skills_beside_its_words() -> None:
     log = History().in_turn()
     log.apply(step_started(log.state))
     log.apply(step_finished(log.state, "Let me see.", [proposed(0), proposed(1)]))
@@ -370,6 +372,8 @@ def test_a_summary_carries_the_plan_in_force_and_the_calls_that_may_have_run_bes
     log.apply(turn_ended(log.state, "aborted"))
     log.apply(PlanProposed(plan_version=1, tasks=(Task(id="a", title="look"), Task(id="b", title="mend"))))
     log.apply(PlanApproved(plan_version=1, by=USER), USER)
+    log.apply(SkillLoaded(name="review", skill_version="1.0.0", sha256=NO_HASH))
+    log.apply(SkillLoaded(name="review", skill_version="1.1.0", sha256=NO_HASH))
     log.apply(compacted(log.state))
     [summary] = context_of(log)
     assert summary.content["state"] == {
@@ -381,6 +385,7 @@ def test_a_summary_carries_the_plan_in_force_and_the_calls_that_may_have_run_bes
             ],
         },
         "unknown_calls": [{"call": "1.1.0", "tool": "shell"}, {"call": "1.1.1", "tool": "shell"}],
+        "skills": [{"name": "review", "version": "1.1.0"}],
     }
 
 
