@@ -75,6 +75,9 @@ def _run(
     except PathError as error:
         sys.stderr.write(f"threadlog: {error}\n")
         sys.exit(USAGE)
+    if report is not None and not report.parent.is_dir():
+        sys.stderr.write(f"threadlog: There is no folder {report.parent} for the report.\n")
+        sys.exit(USAGE)
     shown = Shown(len(files), is_terminal=sys.stdout.isatty())
     try:
         if is_dry:
@@ -83,6 +86,7 @@ def _run(
         else:
             asyncio.run(_import(files, tool, service, shown))
         shown.end()
+        shown.reports.sort(key=lambda each: str(each["file"]))
         if report is not None:
             report.write_bytes(orjson.dumps(shown.reports, option=orjson.OPT_INDENT_2) + b"\n")
     except KeyboardInterrupt:
@@ -120,6 +124,10 @@ class Shown:
     def uploaded(self, done: int, total: int) -> None:
         if self._is_terminal:
             self._bar("uploading", done, total)
+
+    def imported(self, done: int) -> None:
+        if self._is_terminal:
+            self._bar("importing", min(len(self.reports) + done, self._files), self._files)
 
     def file(self, report: dict[str, JsonValue], threads: list[JsonValue]) -> None:
         self.reports.append(report)

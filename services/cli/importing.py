@@ -1,63 +1,89 @@
-"""Sessions' files to the service: uploaded, named in imports, and followed until they are done."""
+"""Sessions' files to the service: uploaded, named in imports, and followed until they are done.
+
+What the service would refuse by a file's beginning or size is told here, as `--dry-run` tells it, and is not uploaded.
+"""
 
 import asyncio
-import hashlib
 import os
-from collections.abc import AsyncIterator, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol, TypeAlias
 
-import httpx2
 from pydantic import JsonValue
 
-from services.client.client import RefusedError, ThreadlogClient, UnreachableError
-from services.importer.beside import COMPANION_BYTES_MAX, MEDIA_TYPES
+from services.cli.uploading import Upload, transport_to, upload_all, upload_of
+from services.client.client import ThreadlogClient, UnreachableError
+from services.importer.beside import COMPANION_BYTES_MAX
+from services.importer.detect import wrong_tool
 from services.importer.model import Tool
-from services.importer.walk import SESSION_SUFFIX, SessionFile
+from services.importer.report import FileReport
+from services.importer.sessions import FILE_BYTES_MAX, ReadLimits, Scanned, dry_run, scan_file
+from services.importer.walk import CODEX_INDEX_NAME, SESSION_SUFFIX, SessionFile
 
 FILES_AT_ONCE: Final = 200
-"""Of one import."""
+"""Of one import, what belongs to its sessions among them."""
 POLL_SECONDS: Final = 0.3
-TRIES: Final = 5
-PIECE_BYTES: Final = 1 << 20
-UPLOADS_AT_ONCE: Final = 4
-UPLOAD_SECONDS: Final = 600.0
+
+Report: TypeAlias = dict[str, JsonValue]
 
 
 class Progress(Protocol):
     def uploaded(self, done: int, total: int) -> None: ...
 
-    def file(self, report: dict[str, JsonValue], threads: list[JsonValue]) -> None: ...
+    def imported(self, done: int) -> None:
+        """How many files of the import that is under way."""
+
+    def file(self, report: Report, threads: list[JsonValue]) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Upload:
-    path: Path
-    shown: str
-    """As the report names the file."""
-    name: str
-    """Relative to a folder of all, as the service puts it."""
-    companion: bool
-    sha256: str
-    size: int
+class Found(NamedTuple):
+    """A session's file, and what lies beside it: the folder that is named like it, and copies of what was in it."""
 
-    def to_json(self) -> dict[str, JsonValue]:
-        return {"path": self.name, "sha256": self.sha256, "size": self.size, "companion": self.companion}
+    scanned: Scanned
+    beside: list[Path]
+
+
+@dataclass(slots=True)
+class Prepared:
+    file: SessionFile
+    session: Upload | None = None
+    beside: list[Upload] = field(default_factory=list)
+    report: Report | None = None
+    """What is known of it without an import: that there is nothing to import."""
+    notes: list[str] = field(default_factory=list)
+
+    def uploads(self) -> list[Upload]:
+        return [self.session, *self.beside] if self.session is not None else []
+
+    def refused(self, reasons: Mapping[str, str], tool: Tool) -> None:
+        """By what the service said of uploads, by sha256."""
+        for upload in [upload for upload in self.beside if upload.sha256 in reasons]:
+            self.beside.remove(upload)
+            self.notes.append(f"{upload.path.name}, which belongs to it: {reasons[upload.sha256]}")
+        if self.session is not None and self.session.sha256 in reasons:
+            is_told = self.file.size > FILE_BYTES_MAX
+            self.report = looked_at(self.file, tool) if is_told else problem(self.file, reasons[self.session.sha256])
+            self.session = None
 
 
 async def import_files(
     files: Sequence[SessionFile], tool: Tool, service: tuple[str, str | None, str], progress: Progress
 ) -> None:
-    """Raises RefusedError, UnreachableError, OSError."""
+    """Raises RefusedError, UnreachableError."""
     url, token, tenant = service
     root = _common(files)
-    async with ThreadlogClient(url, token=token, tenant=tenant) as client, _transport(url, token, tenant) as transport:
-        for first in range(0, len(files), FILES_AT_ONCE):
-            part = files[first : first + FILES_AT_ONCE]
-            uploads = [upload for file in part for upload in await asyncio.to_thread(_uploads, file, root)]
-            await _upload(transport, uploads, progress)
-            await _follow(client, tool, uploads, progress)
+    async with ThreadlogClient(url, token=token, tenant=tenant) as client, transport_to(url, token, tenant) as uploads:
+        sessions, indexes = await asyncio.to_thread(in_order, files)
+        names = [await asyncio.to_thread(prepare, found, tool, root) for found in indexes]
+        for number, part in enumerate(parts(sessions)):
+            prepared = [await asyncio.to_thread(prepare, found, tool, root) for found in part]
+            wanted = [upload for each in (*names, *prepared) for upload in each.uploads()]
+            reasons = await upload_all(uploads, wanted, progress.uploaded)
+            for each in (*names, *prepared):
+                each.refused(reasons, tool)
+            done = await _import(client, tool, [*names, *prepared], progress)
+            _tell([*names, *prepared] if number == 0 else prepared, done, progress)
 
 
 def _common(files: Sequence[SessionFile]) -> Path:
@@ -65,15 +91,36 @@ def _common(files: Sequence[SessionFile]) -> Path:
     return Path(os.path.commonpath(folders)) if folders else Path()
 
 
-def _uploads(file: SessionFile, root: Path) -> list[Upload]:
-    """The file and what lies beside it: the folder that is named like it, and flattened copies of what was in it."""
-    session = file.path.resolve()
-    beside = [
-        _upload_of(path, str(path), root, companion=True)
-        for path in _companions(session)
-        if path.suffix != SESSION_SUFFIX and path.stat().st_size <= COMPANION_BYTES_MAX
-    ]
-    return [_upload_of(session, file.name, root, companion=False), *beside]
+def in_order(files: Iterable[SessionFile]) -> tuple[list[Found], list[Found]]:
+    """Sessions from the oldest on, so that parents come before their forks, and indexes of their names."""
+    found = [Found(scan_file(file), _beside(file.path.resolve())) for file in files]
+    found.sort(key=lambda each: (each.scanned.begins, each.scanned.file.name))
+    sessions: list[Found] = []
+    indexes: list[Found] = []
+    for each in found:
+        (indexes if each.scanned.file.path.name == CODEX_INDEX_NAME else sessions).append(each)
+    return sessions, indexes
+
+
+def parts(sessions: Iterable[Found]) -> Iterator[list[Found]]:
+    """As imports take them, at least one. Sessions that begin at the same time are copies of each other, and stay
+    together, as does a session with what lies beside it; those may be more files.
+    """
+    part: list[Found] = []
+    count = 0
+    for found in sessions:
+        many = 1 + len(found.beside)
+        is_copy = bool(part) and found.scanned.begins != b"" and found.scanned.begins == part[-1].scanned.begins
+        if part and count + many > FILES_AT_ONCE and not is_copy:
+            yield part
+            part, count = [], 0
+        part.append(found)
+        count += many
+    yield part
+
+
+def _beside(session: Path) -> list[Path]:
+    return [path for path in _companions(session) if path.suffix != SESSION_SUFFIX]
 
 
 def _companions(session: Path) -> Iterator[Path]:
@@ -89,72 +136,60 @@ def _literally(name: str) -> str:
     return "".join([f"[{letter}]" if letter in "*?[" else letter for letter in name])
 
 
-def _upload_of(path: Path, shown: str, root: Path, *, companion: bool) -> Upload:
-    sha256, size = hashlib.sha256(), 0
-    with path.open("rb") as opened:
-        while piece := opened.read(PIECE_BYTES):
-            sha256.update(piece)
-            size += len(piece)
-    return Upload(path, shown, path.relative_to(root).as_posix(), companion, sha256.hexdigest(), size)
-
-
-def _transport(url: str, token: str | None, tenant: str) -> httpx2.AsyncClient:
-    headers = {"authorization": f"Bearer {token}"} if token is not None else {"x-threadlog-tenant": tenant}
-    return httpx2.AsyncClient(base_url=url, headers=headers, timeout=UPLOAD_SECONDS)
-
-
-async def _upload(transport: httpx2.AsyncClient, uploads: Sequence[Upload], progress: Progress) -> None:
-    places, done = asyncio.Semaphore(UPLOADS_AT_ONCE), 0
-
-    async def one(upload: Upload) -> None:
-        nonlocal done
-        async with places:
-            await _put(transport, upload)
-        done += 1
-        progress.uploaded(done, len(uploads))
-
-    async with asyncio.TaskGroup() as group:
-        for upload in {upload.sha256: upload for upload in uploads}.values():
-            group.create_task(one(upload))
-
-
-async def _put(transport: httpx2.AsyncClient, upload: Upload) -> None:
-    media_type = MEDIA_TYPES.get(upload.path.suffix, "application/octet-stream")
-    headers = {"content-type": media_type, "content-length": str(upload.size)}
-    error: Exception | None = None
-    for number in range(TRIES):
-        await asyncio.sleep(number)
+def prepare(found: Found, tool: Tool, root: Path) -> Prepared:
+    file, detected = found.scanned.file, found.scanned.detected
+    if detected.kind in {"empty", "no session"} or wrong_tool(detected, tool) is not None:
+        return Prepared(file, report=looked_at(file, tool))
+    try:
+        session = upload_of(file.path.resolve(), file.name, root, companion=False)
+    except OSError as error:
+        return Prepared(file, report=problem(file, f"it cannot be read: {error.strerror or error}"))
+    prepared = Prepared(file, session)
+    for path in found.beside:
         try:
-            response = await transport.put(
-                f"/v1/artifacts/{upload.sha256}", content=_pieces(upload.path), headers=headers
-            )
-        except httpx2.TransportError as failed:
-            error = failed
-            continue
-        if response.is_success:
-            return
-        body = response.json() if "json" in response.headers.get("content-type", "") else {}
-        if response.status_code not in {429, 503}:
-            raise RefusedError(response.status_code, body)
-        error = RefusedError(response.status_code, body)
-    raise UnreachableError(f"{upload.shown} could not be uploaded: {error!r}")
+            if path.stat().st_size <= COMPANION_BYTES_MAX:
+                prepared.beside.append(upload_of(path, str(path), root, companion=True))
+        except OSError as error:
+            prepared.notes.append(f"{path.name}, which belongs to it, cannot be read: {error.strerror or error}")
+    return prepared
 
 
-async def _pieces(path: Path) -> AsyncIterator[bytes]:
-    with path.open("rb") as opened:
-        while piece := await asyncio.to_thread(opened.read, PIECE_BYTES):
-            yield piece
+def looked_at(file: SessionFile, tool: Tool) -> Report:
+    """As `--dry-run` tells it."""
+    return next(dry_run([file], tool, ReadLimits())).to_json()
 
 
-async def _follow(client: ThreadlogClient, tool: Tool, uploads: Sequence[Upload], progress: Progress) -> None:
-    files: list[JsonValue] = [upload.to_json() for upload in uploads]
+def problem(file: SessionFile, why: str) -> Report:
+    return FileReport(file.name, problem=why).to_json()
+
+
+async def _import(client: ThreadlogClient, tool: Tool, prepared: Sequence[Prepared], progress: Progress) -> "Done":
+    uploads = {upload.name: upload for each in prepared for upload in each.uploads()}
+    if not uploads:
+        return Done({})
+    files: list[JsonValue] = [upload.to_json() for upload in uploads.values()]
     accepted = await client.command("/v1/imports", {"tool": tool, "files": files})
     path = f"/v1/imports/{accepted.body['id']}"
-    names = {upload.name: upload.shown for upload in uploads}
     while (standing := await client.get(path))["status"] not in {"done", "failed"}:
-        done = standing["done"]
-        progress.uploaded(done if isinstance(done, int) else 0, sum(not upload.companion for upload in uploads))
+        progress.imported(count if isinstance(count := standing["done"], int) else 0)
         await asyncio.sleep(POLL_SECONDS)
+    failed = standing["status"] == "failed"
+    return Done(
+        await _reports(client, path),
+        f"the import {accepted.body['id']} was given up: {standing['problem']}" if failed else None,
+    )
+
+
+class Done(NamedTuple):
+    """What an import came to."""
+
+    files: dict[str, tuple[Report, list[JsonValue]]]
+    """By the name under which each was imported: what was found, and the threads."""
+    gave_up: str | None = None
+
+
+async def _reports(client: ThreadlogClient, path: str) -> dict[str, tuple[Report, list[JsonValue]]]:
+    done: dict[str, tuple[Report, list[JsonValue]]] = {}
     after: JsonValue = -1
     while after is not None:
         page = await client.get(f"{path}/files", {"after": int(str(after))})
@@ -162,7 +197,20 @@ async def _follow(client: ThreadlogClient, tool: Tool, uploads: Sequence[Upload]
         for file in found if isinstance(found, list) else ():
             if isinstance(file, dict) and isinstance(report := file["report"], dict):
                 threads = file["threads"]
-                report["file"] = names[str(file["path"])]
-                progress.file(report, threads if isinstance(threads, list) else [])
-    if standing["status"] == "failed":
-        raise UnreachableError(f"the import {accepted.body['id']} was given up: {standing['problem']}")
+                done[str(file["path"])] = (report, threads if isinstance(threads, list) else [])
+    return done
+
+
+def _tell(prepared: Iterable[Prepared], done: Done, progress: Progress) -> None:
+    """Raises UnreachableError."""
+    for each in sorted(prepared, key=lambda each: each.file.name):
+        if each.session is not None and each.session.name in done.files:
+            report, threads = done.files[each.session.name]
+            told = report.get("notes")
+            if notes := [*(told if isinstance(told, list) else []), *each.notes]:
+                report["notes"] = notes
+            progress.file({**report, "file": each.file.name}, threads)
+        elif each.report is not None:
+            progress.file(each.report, [])
+    if done.gave_up is not None:
+        raise UnreachableError(done.gave_up)

@@ -89,7 +89,7 @@ class IngestSettings(Settings):
     """How long an import waits that was interrupted by an error that may pass."""
     import_views_wait_seconds: float = Field(default=60, gt=0)
     """How long an import waits for the views to come up with the log."""
-    import_files_max: int = Field(default=500, ge=1)
+    import_files_max: int = Field(default=2_000, ge=1)
     """Files of one import; `threadlog import` makes several imports of more."""
     import_file_bytes_max: int = Field(default=1024 * MIB, ge=1)
     """Of one session's file: each of its records costs an index of some bytes."""

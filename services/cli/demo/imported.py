@@ -45,6 +45,8 @@ class _Collected:
     def uploaded(self, done: int, total: int) -> None:
         """Two small files need no bar."""
 
+    def imported(self, done: int) -> None: ...
+
     def file(self, report: dict[str, JsonValue], threads: list[JsonValue]) -> None:
         if report.get("problem") is not None:
             raise DemoError(f"{report['file']}: {report['problem']}")
