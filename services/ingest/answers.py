@@ -107,8 +107,8 @@ class ImportAnswer(Answer):
     done: int
     problem: str | None
     """Why it was given up, or was interrupted last."""
-    created_ms: int
-    finished_ms: int | None
+    created_at: Time
+    finished_at: Time | None
 
 
 class ImportFileAnswer(Answer):

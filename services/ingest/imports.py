@@ -22,6 +22,7 @@ from services.importer.model import Tool
 from services.ingest.auth import Principal
 from services.ingest.database import Database
 from services.ingest.problems import VIEWS_UNAVAILABLE, Problem, ProblemError
+from services.ingest.views import format_moment
 
 SQL: Final = SqlFiles(Path(__file__).with_name("import_sql"))
 
@@ -145,7 +146,12 @@ class Imports:
     async def read(self, tenant: str, import_id: UUID) -> bytes | None:
         """As JSON."""
         rows = await self._database.fetch(tenant, self._sql["import"], tenant, import_id)
-        return orjson.dumps(dict(rows[0])) if rows else None
+        if not rows:
+            return None
+        found, finished_at = dict(rows[0]), rows[0]["finished_at"]
+        found["created_at"] = format_moment(found["created_at"])
+        found["finished_at"] = None if finished_at is None else format_moment(finished_at)
+        return orjson.dumps(found)
 
     async def files(self, tenant: str, import_id: UUID, after: int, files_max: int) -> bytes:
         """A page of those that are done, as JSON."""

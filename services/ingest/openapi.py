@@ -120,11 +120,11 @@ def answers(
     return described
 
 
-def command(model: type[BaseModel], *, required: bool = True) -> dict[str, Any]:
+def command(model: type[BaseModel], *, required: bool = True, waits: bool = True) -> dict[str, Any]:
     """For the `openapi_extra` of a command's route: what it reads by hand."""
     schema = {"$ref": _REF.format(model=model.__name__)}
     return {
-        "parameters": _OF_COMMANDS,
+        "parameters": [_WAIT, _KEY] if waits else [_KEY],
         "requestBody": {"required": required, "content": {"application/json": {"schema": schema}}},
     }
 
@@ -185,20 +185,18 @@ _IN_PATHS = {
     "import": "Id of the import.",
     "sha256": "Of the artifact: 64 lower-case hexadecimal digits.",
 }
-_OF_COMMANDS = [
-    {
-        "name": "wait",
-        "in": "query",
-        "schema": {"enum": ["applied"]},
-        "description": "Answer once it is known what the command came to, with 409 where it took no effect.",
-    },
-    {
-        "name": "Idempotency-Key",
-        "in": "header",
-        "schema": {"type": "string", "minLength": 1, "maxLength": 200, "pattern": "^[!-~]+$"},
-        "description": "The same key and body count once and are answered alike.",
-    },
-]
+_WAIT = {
+    "name": "wait",
+    "in": "query",
+    "schema": {"enum": ["applied"]},
+    "description": "Answer once it is known what the command came to, with 409 where it took no effect.",
+}
+_KEY = {
+    "name": "Idempotency-Key",
+    "in": "header",
+    "schema": {"type": "string", "minLength": 1, "maxLength": 200, "pattern": "^[!-~]+$"},
+    "description": "The same key and body count once and are answered alike.",
+}
 _SUCCESS = {
     200: "It took effect, or here it is.",
     201: "Stored; it was not there before.",

@@ -106,6 +106,7 @@ async def put_artifact(request: Request) -> Response:
 
 @router.get(
     "/v1/artifacts/{sha256}",
+    response_class=Response,
     summary="Read an artifact, or a range of it",
     responses=openapi.answers(None, (200, 206, 304), _OF_READS, content=BINARY),
     openapi_extra={"parameters": _CONDITIONS},
@@ -138,6 +139,7 @@ async def get_artifact(request: Request) -> Response:
 
 @router.head(
     "/v1/artifacts/{sha256}",
+    response_class=Response,
     summary="Size and type of an artifact, as headers",
     responses=openapi.answers(None, (200,), _OF_READS),
 )

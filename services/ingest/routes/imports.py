@@ -32,12 +32,13 @@ router = APIRouter(tags=["imports"])
 
 @router.post(
     "/v1/imports",
+    status_code=202,
     summary="Import recorded sessions",
     description="Of Claude Code or Codex. The files are named by the hashes under which they were uploaded as "
     "artifacts. What they hold is added to threads of their own, one for each session; importing them again, or longer "
     "snapshots of them, adds what is new.",
-    responses=openapi.answers(ImportAnswer, (200, 202), (*openapi.OF_BODIES, IDEMPOTENCY_CONFLICT, *openapi.OF_READS)),
-    openapi_extra=openapi.command(CreateImport),
+    responses=openapi.answers(ImportAnswer, (202,), (*openapi.OF_BODIES, IDEMPOTENCY_CONFLICT, *openapi.OF_READS)),
+    openapi_extra=openapi.command(CreateImport, waits=False),
 )
 async def create_import(request: Request) -> Response:
     principal = await authorized(request, "threads:write")

@@ -1,7 +1,5 @@
 -- An import, with how many of its files are done.
-select i.id::text as id, i.tool, i.status, i.files, i.problem,
-    (extract(epoch from i.created_at) * 1000)::bigint as created_ms,
-    (extract(epoch from i.finished_at) * 1000)::bigint as finished_ms,
+select i.id::text as id, i.tool, i.status, i.files, i.problem, i.created_at, i.finished_at,
     (
         select count(*) from ingest.import_files f
         where f.tenant = i.tenant and f.import = i.id and not f.companion and f.report is not null
