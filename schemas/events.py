@@ -29,6 +29,9 @@ CallOutcome = Literal["succeeded", "failed", "timed_out", "cancelled"]
 CancelReason = Literal["user", "limit", "recovery", "parent"]
 TaskStatus = Literal["pending", "running", "succeeded", "failed", "cancelled"]
 
+CONTEXT_TOO_LONG = "context_too_long"
+"""The kind of a failure: the model does not take as much as it was asked with."""
+
 POOLS_WITHOUT_EXECUTOR = frozenset({"client", "thread", "import"})
 """Pools in which dispatching is the claim: the customer's backend, what the runtime does itself (child threads, plans),
 and what an imported session ran.

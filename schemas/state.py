@@ -120,11 +120,15 @@ class Step:
     owner: str
     started_ms: int
     failures: int = 0
-    """Tries that count: not those that were handed over."""
+    """Tries that count: not those that were handed over, or whose context was too long for the model."""
     retriable: bool = True
     retry_at_ms: int | None = None
     error: str | None = None
     handed_over: bool = False
+    seq: int = 0
+    """Of its first attempt's start, where its inputs have their place."""
+    too_long_base: int | None = None
+    """Where the last try failed because the context was too long for the model: the base of that context."""
 
 
 @dataclass(frozen=True)

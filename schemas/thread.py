@@ -26,6 +26,7 @@ from schemas import plan as plans
 from schemas.codec import Problem, Record, first_error
 from schemas.config import Config, merge_patch
 from schemas.events import (
+    CONTEXT_TOO_LONG,
     POOLS_WITHOUT_EXECUTOR,
     ArtifactRecorded,
     ContextCompacted,
@@ -492,7 +493,7 @@ def _first_attempt(s: ThreadState, r: Record, d: StepStarted, turn: Turn) -> Ver
         return Verdict("superseded", "a steering input has left the queue")
     taken = set(d.inputs)
     s.queue = tuple([item for item in s.queue if item.input not in taken])
-    step = Step(d.step, 1, "open", d.inputs, (r.data_hash,), d.owner, r.time_ms)
+    step = Step(d.step, 1, "open", d.inputs, (r.data_hash,), d.owner, r.time_ms, seq=s.seq)
     s.turn = replace(turn, step=step)
     return APPLIED
 
@@ -555,14 +556,16 @@ def _step_failed(s: ThreadState, r: Record, d: StepFailed) -> Verdict:
     turn, step = found
     if d.started != step.starts[-1]:
         return Verdict("superseded", "a later attempt has started")
+    too_long = d.error.kind == CONTEXT_TOO_LONG
     failed = replace(
         step,
         status="failed",
-        failures=step.failures + (0 if d.handed_over else 1),
+        failures=step.failures + (0 if d.handed_over or too_long else 1),
         retriable=d.retriable,
         retry_at_ms=d.retry_at_ms,
         error=d.error.message,
         handed_over=d.handed_over,
+        too_long_base=s.base if too_long else None,
     )
     s.turn = replace(turn, step=failed)
     return APPLIED

@@ -9,6 +9,7 @@ from pydantic import JsonValue
 
 from schemas.canonical import call_hash
 from schemas.events import (
+    CONTEXT_TOO_LONG,
     AnswerItem,
     AnswerReasoning,
     AnswerText,
@@ -71,14 +72,16 @@ def step_finished(calling: Calling, answer: ModelAnswer) -> StepFinished:
 
 def step_failed(calling: Calling, failure: ModelFailure, retry_at_ms: int) -> StepFailed:
     """`retry_at_ms` is for a failure that another try can mend."""
+    retriable = failure.retriable and not failure.too_long
+    kind = CONTEXT_TOO_LONG if failure.too_long else "model"
     return StepFailed(
         turn=calling.turn,
         step=calling.step,
         attempt=calling.attempt,
         started=calling.started,
-        error=Failure(kind="model", message=storable_text(failure.error)[:ERROR_CHARACTERS_MAX]),
-        retriable=failure.retriable,
-        retry_at_ms=retry_at_ms if failure.retriable else None,
+        error=Failure(kind=kind, message=storable_text(failure.error)[:ERROR_CHARACTERS_MAX]),
+        retriable=retriable,
+        retry_at_ms=retry_at_ms if retriable else None,
     )
 
 

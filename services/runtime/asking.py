@@ -1,6 +1,5 @@
 """Model calls: how one is made, and what its answer or its failure comes to."""
 
-from collections.abc import Sequence
 from functools import partial
 
 import structlog
@@ -31,7 +30,6 @@ from services.runtime.model import (
     ModelAnswer,
     ModelFailure,
     ModelRequest,
-    TranscriptItem,
 )
 from services.runtime.scheduling import ModelSlots
 from services.runtime.transcript_loading import Transcripts
@@ -76,19 +74,16 @@ class Asking:
         if shown is None or config is None:
             self._transcripts.load(partition, held)
             return
-        items: Sequence[TranscriptItem] = [item.content for item in shown.items]
-        if isinstance(calling, Summarising):
-            items = compaction.question(compaction.summed_up(shown.items, calling.through_seq))
         tools = list(offered_tools(self._catalog.catalog, config))
         request = ModelRequest(
             model=config.model,
             settings=config.model_settings,
             instructions=skills.instructions(config, tools),
-            items=items,
+            items=[item.content for item in shown.items],
             tools=tools,
-            tool_choice="none" if isinstance(calling, Summarising) else None,
-            is_summary=isinstance(calling, Summarising),
         )
+        if isinstance(calling, Summarising):
+            request = compaction.asked_with(request, shown.items, calling)
         work.calling = calling
         work.task = self._spawn(self._ask(partition, held, calling, request), f"model {held.key}")
 

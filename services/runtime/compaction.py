@@ -1,15 +1,27 @@
 """Compaction: when a summary takes the place of what the model was shown, and what the model is asked for it. Pure.
 
-A request (`context.compaction_requested`) comes from a person, or from the runtime before a step whose context has
-passed its limit. While it stands, no step and no turn begins. The model is asked at the next boundary, where no step is
-open and every call is settled, and only about what was read back. Its answer is `context.compacted`, which counts where
-the base of the context is still the same; where no try brings a summary, `context.compaction_failed` ends the request
-and the thread goes on as it was. Tries are counted in memory: whoever takes the thread over begins anew.
+A request (`context.compaction_requested`) comes from a person, or from the runtime: before a step whose context has
+passed its limit, or after one that the model refused because it was too long. While it stands, no step and no turn
+begins. The model is asked at the next boundary, where no step is open and every call is settled, and only about what
+was read back. Its answer is `context.compacted`, which counts where the base of the context is still the same; where no
+try brings a summary, `context.compaction_failed` ends the request and the thread goes on as it was. Tries are counted
+in memory: whoever takes the thread over begins anew.
+
+What is too long for the model is mostly too long for it to be summed up, too. So a try that was is followed by one
+about half as much (`shortened`), and so on.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-from schemas.events import ContextCompacted, ContextCompactionFailed, ContextCompactionRequested, Failure, Usage
+from schemas.events import (
+    CONTEXT_TOO_LONG,
+    ContextCompacted,
+    ContextCompactionFailed,
+    ContextCompactionRequested,
+    Failure,
+    Usage,
+)
 from schemas.state import ThreadState, Turn, unsettled_calls
 from schemas.transcript import Item
 from services.chassis.storable import storable_text
@@ -25,9 +37,12 @@ from services.runtime.decisions import (
     World,
 )
 from services.runtime.limits import Limits
-from services.runtime.model import ModelAnswer, ModelFailure, TranscriptItem
+from services.runtime.model import ModelAnswer, ModelFailure, ModelRequest, TranscriptItem
+from services.runtime.shortened import shortened
 
 ERROR_CHARACTERS_MAX = 2_000
+HALVINGS_MAX = 6
+"""A model that does not take a sixty-fourth of a conversation gives no summary of it."""
 
 ASKED = """\
 The conversation up to here is about to be replaced by a summary, and you will go on with the summary alone. Write it \
@@ -52,11 +67,12 @@ def is_asked_for(state: ThreadState) -> bool:
 
 def is_too_large(state: ThreadState, turn: Turn, limits: Limits) -> bool:
     """Whether the runtime asks for a summary before the next step."""
-    return (
-        state.status == "active"
-        and 0 < limits.context_tokens < state.context_tokens
-        and state.compaction_failed_turn != turn.turn
-    )
+    return 0 < limits.context_tokens < state.context_tokens and may_be_asked_for(state, turn)
+
+
+def may_be_asked_for(state: ThreadState, turn: Turn) -> bool:
+    """Whether the runtime may ask for one in this turn: once one has failed, it does not again."""
+    return state.status == "active" and state.compaction_failed_turn != turn.turn
 
 
 def request(state: ThreadState, turn: Turn) -> Append:
@@ -70,6 +86,8 @@ def advance(state: ThreadState, now_ms: int, limits: Limits, world: World) -> li
         return []
     decisions: list[Decision] = [] if calling is None else [DropModelCall()]
     tries = world.tries if world.tries.requested == state.compaction_seq else SummaryTries(state.compaction_seq)
+    if tries.halvings > HALVINGS_MAX:
+        return [*decisions, _failed(state, CONTEXT_TOO_LONG, tries.error)]
     if tries.failures and (not tries.retriable or tries.failures >= limits.model_tries):
         return [*decisions, _failed(state, "model", tries.error)]
     if world.is_ahead:
@@ -83,17 +101,25 @@ def advance(state: ThreadState, now_ms: int, limits: Limits, world: World) -> li
     if through_seq is None or items == 0:
         return [*decisions, _failed(state, "empty", "there is nothing that a summary could stand for")]
     attempt = tries.failures + 1
-    return [*decisions, CallModel(Summarising(state.compaction_seq, state.base, through_seq, attempt))]
+    calling_now = Summarising(state.compaction_seq, state.base, through_seq, attempt, tries.halvings)
+    return [*decisions, CallModel(calling_now)]
 
 
 def _through_seq(state: ThreadState) -> int | None:
-    """All that was read back; but what a turn begins with, and no step has answered, is not left to a summary. None
-    where a summary has been written since: it stands for all that came before the turn.
+    """All that was read back; but what people have said, and no step has answered, is not left to a summary. None where
+    one has been written since: it stands for all that came before.
     """
     turn = state.turn
-    if turn is None or turn.steps > 0:
+    if turn is None:
         return state.seq
-    return turn.started_seq - 1 if state.base < turn.started_seq else None
+    step = turn.step
+    if turn.steps == 0:
+        unanswered_seq = turn.started_seq
+    elif step is not None and step.inputs:
+        unanswered_seq = step.seq
+    else:
+        return state.seq
+    return unanswered_seq - 1 if state.base < unanswered_seq else None
 
 
 def _failed(state: ThreadState, kind: str, message: str) -> Append:
@@ -109,12 +135,30 @@ def summed_up(items: Sequence[Item], through_seq: int) -> Sequence[Item]:
     return () if all(item.kind == "summary" for item in covered) else covered
 
 
-def question(items: Sequence[Item]) -> list[TranscriptItem]:
+def asked_with(request: ModelRequest, items: Sequence[Item], calling: Summarising) -> ModelRequest:
+    """The question for a summary of a context, in place of the step that the request is for. The tools are named as
+    they were, for the provider's cache, but not where room is short.
+    """
+    covered = summed_up(items, calling.through_seq)
+    return replace(
+        request,
+        items=question(covered, calling.halvings),
+        tools=() if calling.halvings else request.tools,
+        tool_choice="none",
+        is_summary=True,
+    )
+
+
+def question(items: Sequence[Item], halvings: int = 0) -> list[TranscriptItem]:
     """The items that the model is asked with."""
-    return [
-        *[item.content for item in items],
-        {"kind": "message", "role": "user", "content": [{"type": "text", "text": ASKED}]},
-    ]
+    contents: list[TranscriptItem] = [item.content for item in items]
+    if halvings:
+        contents = [_said(shortened(contents, halvings))]
+    return [*contents, _said(ASKED)]
+
+
+def _said(text: str) -> TranscriptItem:
+    return {"kind": "message", "role": "user", "content": [{"type": "text", "text": text}]}
 
 
 def to_summary(calling: Summarising, answer: ModelAnswer, bytes_max: int) -> ContextCompacted | ModelFailure:
@@ -140,4 +184,11 @@ def to_summary(calling: Summarising, answer: ModelAnswer, bytes_max: int) -> Con
 
 
 def after_failure(calling: Summarising, failure: ModelFailure, retry_at_ms: int) -> SummaryTries:
-    return SummaryTries(calling.requested, calling.attempt, failure.retriable, retry_at_ms, failure.error)
+    tries = SummaryTries(
+        calling.requested, calling.attempt, failure.retriable, retry_at_ms, failure.error, calling.halvings
+    )
+    if failure.too_long:  # the next is about less, so there is no time to wait for
+        return tries._replace(
+            failures=calling.attempt - 1, retriable=True, retry_at_ms=0, halvings=calling.halvings + 1
+        )
+    return tries

@@ -76,7 +76,7 @@ def _advance_turn(key: ThreadKey, state: ThreadState, now_ms: int, world: World)
     if compaction.is_asked_for(state):
         return [*compaction.advance(state, now_ms, limits, world), limit]
     if turn.step is not None:
-        return _advance_step(turn, turn.step, now_ms, limits, world, limit)
+        return _advance_step(state, turn, turn.step, now_ms, limits, world, limit)
     calls = [call for call in state.calls.values() if call.turn == turn.turn]
     if any(not call.settled for call in calls):
         return advance_calls(key, state, turn, calls, now_ms, limits, world, limit)
@@ -160,7 +160,9 @@ def _recover(turn: Turn, step: Step, world: World) -> Decisions:
 # Steps
 
 
-def _advance_step(turn: Turn, step: Step, now_ms: int, limits: Limits, world: World, limit: LookAgain) -> Decisions:
+def _advance_step(
+    state: ThreadState, turn: Turn, step: Step, now_ms: int, limits: Limits, world: World, limit: LookAgain
+) -> Decisions:
     if step.status == "open" and turn.requested is not None:
         return [*_drop(world), requested.answer(turn, step, turn.requested)]
     if step.status == "open":
@@ -169,12 +171,23 @@ def _advance_step(turn: Turn, step: Step, now_ms: int, limits: Limits, world: Wo
         if step.owner == world.owner:
             return [*_drop(world), CallModel(Calling(turn.turn, step.step, step.attempt, step.starts[-1])), limit]
         return [*_drop(world), *_start_step(turn, step.step, step.attempt + 1, step.inputs, world)]
-    if not step.handed_over:
+    if step.too_long_base is not None:
+        if step.too_long_base == state.base:
+            return [_make_room(state, turn, step, world)]
+    elif not step.handed_over:
         if not step.retriable or step.failures >= limits.model_tries:
             return [end_turn(turn, (), "failed", step.error, world)]
         if step.retry_at_ms is not None and now_ms < step.retry_at_ms:
             return [LookAgain(min(step.retry_at_ms, limit.at_ms))]
     return [*_drop(world), *_start_step(turn, step.step, step.attempt + 1, step.inputs, world)]
+
+
+def _make_room(state: ThreadState, turn: Turn, step: Step, world: World) -> Append:
+    """Once for each base: where a summary came, the step is tried on that."""
+    if compaction.may_be_asked_for(state, turn):
+        return compaction.request(state, turn)
+    why = f"the context is too long for the model, and no summary could take its place: {step.error}"
+    return end_turn(turn, (), "failed", why, world)
 
 
 def _next_step(state: ThreadState, turn: Turn, calls: Sequence[Call], limits: Limits, world: World) -> Decisions:

@@ -32,6 +32,8 @@ class Summarising(NamedTuple):
     base: int
     through_seq: int
     attempt: int
+    halvings: int = 0
+    """By which the conversation is shortened for it."""
 
 
 class SummaryTries(NamedTuple):
@@ -42,6 +44,8 @@ class SummaryTries(NamedTuple):
     retriable: bool = True
     retry_at_ms: int = 0
     error: str = ""
+    halvings: int = 0
+    """Tries that the model could not take because they were too long: they are no failures."""
 
 
 NO_TRIES = SummaryTries()

@@ -7,7 +7,12 @@ from typing import Literal, Protocol, TypeAlias
 
 from pydantic import JsonValue
 
-from schemas.tools import ToolSpec
+from schemas.tools import LOAD_SKILL_TOOL, ToolSpec
+
+SUMMARY_PREFIX = "Summary of the conversation up to here:\n"
+PLAN_PREFIX = "The plan in force:\n"
+UNKNOWN_PREFIX = "Calls of which it is not known whether they ran: "
+SKILLS_PREFIX = f"Skills that are loaded; {LOAD_SKILL_TOOL} shows what one says again: "
 
 TranscriptItem: TypeAlias = Mapping[str, JsonValue]
 """As the transcript holds it, by `kind`:
@@ -80,6 +85,8 @@ class ModelFailure:
     retriable: bool
     retry_after_seconds: float | None = None
     """What the provider asked for."""
+    too_long: bool = False
+    """Whether the model does not take as much as it was asked with: the same will fail again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +126,22 @@ def text_of_content(content: JsonValue) -> str:
     return _as_json(content)
 
 
+def text_of_summary(item: TranscriptItem) -> str:
+    """With what goes on beside it."""
+    state = _as_object(item.get("state"))
+    tasks, unknown, skills = _as_object(state.get("plan")).get("tasks"), state.get("unknown_calls"), state.get("skills")
+    parts = [f"{SUMMARY_PREFIX}{item.get('text')}"]
+    if isinstance(tasks, list) and tasks:
+        told = [f"- {task.get('id')}: {task.get('title')} ({task.get('status')})" for task in map(_as_object, tasks)]
+        parts.append(PLAN_PREFIX + "\n".join(told))
+    if isinstance(unknown, list) and unknown:
+        parts.append(UNKNOWN_PREFIX + ", ".join([f"{_as_object(each).get('tool')}" for each in unknown]))
+    if isinstance(skills, list) and skills:
+        told = [f"{skill.get('name')} ({skill.get('version')})" for skill in map(_as_object, skills)]
+        parts.append(SKILLS_PREFIX + ", ".join(told))
+    return "\n\n".join(parts)
+
+
 def _text_of_block(block: JsonValue) -> str:
     if not isinstance(block, dict):
         return _as_json(block)
@@ -128,6 +151,10 @@ def _text_of_block(block: JsonValue) -> str:
         named = [str(block[key]) for key in ("name", "media_type", "summary") if block.get(key)]
         return f"[artifact {block.get('sha256')}: {', '.join(named)}, {block.get('size')} bytes]"
     return _as_json(block)
+
+
+def _as_object(value: JsonValue) -> Mapping[str, JsonValue]:
+    return value if isinstance(value, dict) else {}
 
 
 def _as_json(value: JsonValue) -> str:

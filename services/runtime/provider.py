@@ -22,6 +22,22 @@ if TYPE_CHECKING:
 
 MODELS_KEPT_MAX = 64
 RETRIABLE_STATUS = frozenset({408, 409, 425, 429})
+TOO_LARGE_STATUS = 413
+REFUSING_STATUS = frozenset({400, TOO_LARGE_STATUS, 422})
+TOO_LONG_WORDS = (
+    "context length",
+    "context limit",
+    "context size",
+    "context window",
+    "input is too long",
+    "input token count",
+    "input tokens exceeded",
+    "maximum prompt length",
+    "number of tokens allowed",
+    "prompt is too long",
+    "too many tokens",
+)
+"""How providers and servers word it, where they refuse a request: not all of it is known to pydantic-ai."""
 ERROR_CHARACTERS_MAX = 2_000
 
 
@@ -87,6 +103,8 @@ def failure_of(error: Exception) -> ModelFailure:
     from pydantic_ai import exceptions
 
     told = _told(error)
+    if _is_too_long(error):
+        return ModelFailure(told, retriable=False, too_long=True)
     match error:
         case exceptions.ModelQuotaExceededError():
             # Some providers send it as 429, but waiting does not help.
@@ -112,6 +130,17 @@ def failure_of(error: Exception) -> ModelFailure:
             return ModelFailure(told, retriable=True)
         case _:
             return ModelFailure(told, retriable=_is_transport_error(error))
+
+
+def _is_too_long(error: Exception) -> bool:
+    """Whether the provider says that the model does not take so long a conversation."""
+    from pydantic_ai import exceptions
+
+    if isinstance(error, exceptions.ModelContextWindowExceededError):
+        return True
+    if not isinstance(error, exceptions.ModelHTTPError) or error.status_code not in REFUSING_STATUS:
+        return False
+    return error.status_code == TOO_LARGE_STATUS or any(words in str(error).lower() for words in TOO_LONG_WORDS)
 
 
 def _is_transport_error(error: Exception) -> bool:

@@ -14,7 +14,7 @@ from pydantic_ai import messages as ai
 from pydantic_ai.models import ModelRequestParameters
 from pydantic_ai.tools import ToolDefinition
 
-from schemas.tools import LOAD_SKILL_TOOL, ToolSpec
+from schemas.tools import ToolSpec
 from services.runtime.model import (
     AnswerItem,
     Delta,
@@ -23,13 +23,10 @@ from services.runtime.model import (
     TokenUsage,
     TranscriptItem,
     text_of_content,
+    text_of_summary,
 )
 
-SUMMARY_PREFIX = "Summary of the conversation up to here:\n"
 NO_RESULT = "No result of this call was recorded."
-PLAN_PREFIX = "The plan in force:\n"
-UNKNOWN_PREFIX = "Calls of which it is not known whether they ran: "
-SKILLS_PREFIX = f"Skills that are loaded; {LOAD_SKILL_TOOL} shows what one says again: "
 CALLS_KEY = "calls"
 """In an item's `provider`: what the provider wants back with the calls of the same answer, by their provider id."""
 
@@ -71,22 +68,6 @@ def to_messages(items: Sequence[TranscriptItem], instructions: str | None) -> li
                 told = f"Call {item.get('call')} of {item.get('tool')} is settled now: {item.get('outcome')}."
                 conversation.tell(f"{told}\n{text_of_content(item.get('content'))}")
     return conversation.end()
-
-
-def text_of_summary(item: TranscriptItem) -> str:
-    """With what goes on beside it."""
-    state = _object(item.get("state"))
-    tasks, unknown, skills = _object(state.get("plan")).get("tasks"), state.get("unknown_calls"), state.get("skills")
-    parts = [f"{SUMMARY_PREFIX}{item.get('text')}"]
-    if isinstance(tasks, list) and tasks:
-        told = [f"- {task.get('id')}: {task.get('title')} ({task.get('status')})" for task in map(_object, tasks)]
-        parts.append(PLAN_PREFIX + "\n".join(told))
-    if isinstance(unknown, list) and unknown:
-        parts.append(UNKNOWN_PREFIX + ", ".join([f"{_object(each).get('tool')}" for each in unknown]))
-    if isinstance(skills, list) and skills:
-        told = [f"{skill.get('name')} ({skill.get('version')})" for skill in map(_object, skills)]
-        parts.append(SKILLS_PREFIX + ", ".join(told))
-    return "\n\n".join(parts)
 
 
 def to_parameters(tools: Sequence[ToolSpec]) -> ModelRequestParameters:

@@ -16,6 +16,9 @@ The first rule whose conditions all hold is played; where none does, the answer 
 conversation looked like. `{{name}}` and `{{1}}` are groups of the rule's expressions, `{{input}}` is the last user
 text, `{{result}}` the last tool result; anything else in double braces stays as it is.
 
+A script may say `context_tokens`, beside `rules`: a longer conversation is refused, as a provider does whose model does
+not take it.
+
 A summary of the conversation is written by the rules whose match says `summary: true`, and by no others; without one,
 it says how long the conversation is and how it began and ended.
 """
@@ -124,6 +127,8 @@ class Rule(_Section):
 
 class Script(_Section):
     rules: tuple[Rule, ...]
+    context_tokens: int | None = Field(default=None, ge=1)
+    """How long a conversation the model takes, by its own estimate. None: any."""
 
 
 def read_script(path: Path) -> Script:
@@ -160,6 +165,9 @@ class ScriptedModel:
         self._failures: dict[tuple[int, str], int] = {}
 
     async def answer(self, request: ModelRequest, emit_delta: EmitDelta, /) -> ModelAnswer | ModelFailure:
+        most = self._script.context_tokens
+        if most is not None and (asked := _tokens(request.items)) > most:
+            return ModelFailure(f"The conversation has {asked} tokens; the model takes {most}.", False, too_long=True)
         items = request.items[:-1] if request.is_summary else request.items
         situation = _situation(items)
         played = next(
@@ -314,5 +322,9 @@ def _answer(
 
 def _estimated(answers: list[AnswerItem], calls: list[ModelCall], items: Sequence[TranscriptItem]) -> TokenUsage:
     said = sum(len(item.text) for item in answers) + sum(len(call.tool) + len(str(call.args)) for call in calls)
+    return TokenUsage(input_tokens=_tokens(items), output_tokens=said // CHARACTERS_PER_TOKEN + 1)
+
+
+def _tokens(items: Sequence[TranscriptItem]) -> int:
     heard = sum(len(str(item.get("content") or item.get("text") or item.get("args"))) for item in items)
-    return TokenUsage(input_tokens=heard // CHARACTERS_PER_TOKEN + 1, output_tokens=said // CHARACTERS_PER_TOKEN + 1)
+    return heard // CHARACTERS_PER_TOKEN + 1

@@ -1,7 +1,8 @@
 from schemas.canonical import canonical_json, unstorable
-from services.runtime.answers import RESPONSE_ID_CHARACTERS_MAX, step_finished
+from schemas.events import CONTEXT_TOO_LONG
+from services.runtime.answers import RESPONSE_ID_CHARACTERS_MAX, step_failed, step_finished
 from services.runtime.decisions import Calling
-from services.runtime.model import ModelAnswer, ModelCall
+from services.runtime.model import ModelAnswer, ModelCall, ModelFailure
 from tests.support.histories import NO_HASH
 
 CALLING = Calling(1, 1, 1, NO_HASH)
@@ -25,3 +26,12 @@ def test_a_long_response_id_fits_an_index_and_stays_itself() -> None:
     first, second = written(longest + "1"), written(longest + "2")
     assert first is not None and len(first) < RESPONSE_ID_CHARACTERS_MAX
     assert first == written(longest + "1") != second
+
+
+def test_a_failure_says_of_which_kind_it_is_and_when_to_try_again() -> None:
+    passing = step_failed(CALLING, ModelFailure("down", retriable=True), 7)
+    assert (passing.error.kind, passing.retriable, passing.retry_at_ms) == ("model", True, 7)
+    final = step_failed(CALLING, ModelFailure("no", retriable=False), 7)
+    assert (final.error.kind, final.retriable, final.retry_at_ms) == ("model", False, None)
+    too_long = step_failed(CALLING, ModelFailure("long", retriable=True, too_long=True), 7)
+    assert (too_long.error.kind, too_long.retriable, too_long.retry_at_ms) == (CONTEXT_TOO_LONG, False, None)

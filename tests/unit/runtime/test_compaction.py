@@ -7,14 +7,28 @@ import pytest
 
 from schemas.config import Limits as OwnLimits
 from schemas.events import (
+    CONTEXT_TOO_LONG,
     ContextCompacted,
     ContextCompactionFailed,
     ContextCompactionRequested,
+    Failure,
+    StepFailed,
+    StepStarted,
     ThreadCloseRequested,
     ThreadRewound,
+    TurnEnded,
 )
+from schemas.tools import ToolSpec
 from schemas.transcript import Item
-from services.runtime.compaction import ASKED, after_failure, question, summed_up, to_summary
+from services.runtime.compaction import (
+    ASKED,
+    HALVINGS_MAX,
+    after_failure,
+    asked_with,
+    question,
+    summed_up,
+    to_summary,
+)
 from services.runtime.decisions import (
     Append,
     CallModel,
@@ -25,11 +39,22 @@ from services.runtime.decisions import (
     Summarising,
     SummaryTries,
 )
-from services.runtime.model import AnswerItem, ModelAnswer, ModelCall, ModelFailure, TokenUsage
-from tests.support.deciding import LIMITS, appended, decided, idle, in_step, in_turn, looks_again, with_calls
+from services.runtime.model import AnswerItem, ModelAnswer, ModelCall, ModelFailure, ModelRequest, TokenUsage
+from tests.support.deciding import (
+    LIMITS,
+    appended,
+    decided,
+    idle,
+    in_step,
+    in_turn,
+    looks_again,
+    settle,
+    with_calls,
+)
 from tests.support.histories import (
     USER,
     History,
+    approved,
     cancel_requested,
     compacted,
     proposed,
@@ -169,6 +194,128 @@ def test_after_a_failure_it_is_not_asked_for_again_in_the_same_turn() -> None:
     first = decided(history, **limited(100))[0]
     assert isinstance(first, Append)
     assert first.event.kind == "step.started"
+
+
+# Where the model refuses a context
+
+
+def too_long(history: History) -> StepFailed:
+    failed = step_failed(history.state, retriable=False)
+    return failed.model_copy(update={"error": Failure(kind=CONTEXT_TOO_LONG, message="200001 tokens > 200000")})
+
+
+def refused(*inputs: str, **config: object) -> History:
+    """After a step with a call, and another one that takes what a person has said meanwhile."""
+    history = with_calls(proposed(0), **config)
+    history.apply(approved(history.call("1.1.0"), by="policy:never"))
+    settle(history, "1.1.0")
+    for name in inputs:
+        history.apply(submitted(name, "steer"), USER)
+    history.apply(step_started(history.state))
+    history.apply(too_long(history))
+    return history
+
+
+def test_a_context_that_is_too_long_is_summed_up_and_the_step_tried_again() -> None:
+    history = refused()
+    request = appended(history, ContextCompactionRequested)
+    assert (request.base, request.turn) == (0, 1)
+    [calling] = calls(decided(history, summed_up=some))
+    assert calling.through_seq == history.state.seq
+    history.apply(compacted(history.state))
+    again = appended(history, StepStarted)
+    assert (again.step, again.attempt) == (2, 2)
+    history.apply(step_finished(history.state, "done"))
+    assert appended(history, TurnEnded).outcome == "completed"
+
+
+def test_what_is_too_long_is_no_failure_that_counts() -> None:
+    history = refused()
+    history.apply(compacted(history.state))
+    for _ in range(LIMITS.model_tries):
+        history.apply(step_started(history.state))
+        assert history.state.turn is not None and history.state.turn.step is not None
+        history.apply(step_failed(history.state))
+    assert history.state.turn.step.failures == LIMITS.model_tries
+    assert appended(history, TurnEnded, 60).outcome == "failed"
+
+
+@pytest.mark.parametrize("inputs", [(), ("more",)])
+def test_one_that_is_too_long_with_its_summary_ends_the_turn_and_says_so(inputs: tuple[str, ...]) -> None:
+    history = refused(*inputs)
+    appended(history, ContextCompactionRequested)
+    [calling] = calls(decided(history, summed_up=some))
+    history.apply(compacted(history.state, calling.through_seq))
+    appended(history, StepStarted)
+    history.apply(too_long(history))
+    appended(history, ContextCompactionRequested)
+    assert appended(history, ContextCompactionFailed, summed_up=none).error.kind == "empty"
+    end = appended(history, TurnEnded)
+    assert (end.outcome, end.reason) == (
+        "failed",
+        "the context is too long for the model, and no summary could take its place: 200001 tokens > 200000",
+    )
+
+
+def test_what_a_person_has_said_and_no_step_has_answered_is_not_left_to_a_summary() -> None:
+    history = refused("more", "and more")
+    turn = history.state.turn
+    assert turn is not None and turn.step is not None
+    appended(history, ContextCompactionRequested)
+    [calling] = calls(decided(history, summed_up=some))
+    assert calling.through_seq == turn.step.seq - 1
+    assert history.records[calling.through_seq].kind == "step.started"
+
+
+def test_where_no_summary_comes_the_turn_ends() -> None:
+    history = in_step()
+    history.apply(too_long(history))
+    appended(history, ContextCompactionRequested)
+    appended(history, ContextCompactionFailed, summed_up=none)
+    assert appended(history, TurnEnded).outcome == "failed"
+
+
+def test_a_summary_that_a_person_asks_for_will_do() -> None:
+    history = asked_for(refused())
+    assert calls(decided(history, summed_up=some))
+    history.apply(compacted(history.state))
+    appended(history, StepStarted)
+
+
+def test_a_failure_of_another_kind_after_that_is_one_of_its_own() -> None:
+    history = refused()
+    history.apply(compacted(history.state))
+    appended(history, StepStarted)
+    history.apply(step_failed(history.state, retriable=False))
+    end = appended(history, TurnEnded)
+    assert end.reason == "the provider is overloaded"
+
+
+def test_a_question_for_a_summary_that_is_too_long_is_followed_by_a_shorter_one_at_once() -> None:
+    history = asked_for(after_a_turn())
+    tries = SummaryTries(history.state.compaction_seq)
+    shown = [item(place) for place in range(1, 5)]
+    request = ModelRequest("m", {}, None, [], (ToolSpec(name="shell"),))
+    for halvings in range(HALVINGS_MAX + 1):
+        [calling] = calls(decided(history, tries=tries, summed_up=some))
+        assert (calling.attempt, calling.halvings) == (1, halvings)
+        asked = asked_with(request, shown, calling)
+        assert (len(asked.items), len(asked.tools)) == ((2, 0) if halvings else (5, 1))
+        assert asked.is_summary and asked.tool_choice == "none"
+        tries = after_failure(calling, ModelFailure("too long", retriable=False, too_long=True), 99_000)
+    event = appended(history, ContextCompactionFailed, tries=tries, summed_up=some)
+    assert (event.error.kind, event.error.message) == (CONTEXT_TOO_LONG, "too long")
+
+
+def test_a_shorter_question_fails_as_any_other_does() -> None:
+    history = asked_for(after_a_turn())
+    tries = failed(history, 1, halvings=2)
+    assert looks_again(history, tries=tries, summed_up=some) == 2
+    [calling] = calls(decided(history, 2, tries=tries, summed_up=some))
+    assert (calling.attempt, calling.halvings) == (2, 2)
+    assert after_failure(calling, ModelFailure("down", retriable=True), 7) == tries._replace(
+        failures=2, retry_at_ms=7, error="down"
+    )
 
 
 # Failures

@@ -4,6 +4,8 @@ import asyncio
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from schemas.config import Config
 from schemas.config import Limits as OwnLimits
 from schemas.events import (
@@ -220,3 +222,78 @@ async def test_a_zombies_summary_and_its_successors_come_to_one() -> None:
         assert len(judged.applied(ContextCompacted)) == 1
         assert len(judged.applied(TurnEnded)) == 2
         assert told(model.steps[-1]) == ["They said first.", "second"]
+
+
+class SmallModel(SummarisingModel):
+    """Takes so many items and characters, of a step or for a summary."""
+
+    def __init__(self, items: int, characters: int = 100_000) -> None:
+        super().__init__()
+        self.most = items
+        self.characters = characters
+        self.refused: list[ModelRequest] = []
+
+    async def answer(self, request: ModelRequest, emit: EmitDelta, /) -> ModelAnswer | ModelFailure:
+        if len(request.items) > self.most or sum(map(len, told(request))) > self.characters:
+            await asyncio.sleep(self.seconds)
+            self.refused.append(request)
+            return ModelFailure("too long", retriable=False, too_long=True)
+        return await super().answer(request, emit)
+
+
+@in_virtual_time
+async def test_a_conversation_that_the_model_does_not_take_any_more_is_summed_up_and_goes_on() -> None:
+    model = SmallModel(items=4)
+    async with opened(model) as world:
+        await runtime(world)
+        key = await with_a_turn(world)
+        await world.submit(key, "i2", text="second")
+        await world.until_rest(key, turns=2)
+        await world.submit(key, "i3", text="third")
+        judged = await world.until_rest(key, turns=3)
+        assert [told(request) for request in model.refused] == [
+            ["first", "done", "second", "done", "third"],
+            ["first", "done", "second", "done", ASKED],
+        ]
+        [shorter] = model.asked
+        assert len(shorter.items) == 2 and "The user said: first" in told(shorter)[0]
+        assert told(model.steps[-1]) == ["They said first.", "third"]
+        assert [end.outcome for end in judged.applied(TurnEnded)] == ["completed"] * 3
+        [requested] = judged.applied(ContextCompactionRequested)
+        assert (requested.base, requested.turn) == (0, 3)
+
+
+@in_virtual_time
+async def test_an_input_that_is_too_long_by_itself_ends_its_turn_and_the_thread_goes_on() -> None:
+    model = SmallModel(items=9, characters=1_000)
+    async with opened(model) as world:
+        await runtime(world)
+        key = await with_a_turn(world)
+        await world.submit(key, "i2", text="x" * 1_001)
+        judged = await world.until_rest(key, turns=2)
+        end = judged.applied(TurnEnded)[-1]
+        assert (end.outcome, "no summary could take its place: too long" in (end.reason or "")) == ("failed", True)
+        assert len(judged.applied(ContextCompacted)) == 1
+        await world.command(key, ThreadRewound(to_turn=1), "rewind")
+        await world.submit(key, "i3", text="third")
+        judged = await world.until_rest(key, turns=3)
+        assert judged.applied(TurnEnded)[-1].outcome == "completed"
+
+
+@pytest.mark.parametrize("kind", ["step.failed", "context.compaction_requested", "context.compacted"])
+@in_virtual_time
+async def test_an_owner_that_dies_in_the_midst_of_it_leaves_nothing_that_does_not_heal(kind: str) -> None:
+    model = SmallModel(items=4)
+    async with opened(model) as world:
+        process = await runtime(world)
+        key = await with_a_turn(world)
+        await world.submit(key, "i2", text="second")
+        await world.until_rest(key, turns=2)
+        await world.submit(key, "i3", text="third")
+        await world.until(lambda: any(record.kind == kind for record, _, _ in world.of(key).records), every=0.001)
+        process.crash()
+        await runtime(world, "r2")
+        judged = await world.until_rest(key, turns=3)
+        assert judged.applied(TurnEnded)[-1].outcome == "completed"
+        assert len(judged.applied(ContextCompacted)) == 1
+        assert told(model.steps[-1]) == ["They said first.", "third"]

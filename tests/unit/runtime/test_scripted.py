@@ -259,3 +259,13 @@ async def test_summaries_are_written_by_their_own_rules_or_say_how_long_it_was()
     answer = await ScriptedModel(parse_script(rules)).answer(step, lambda _: None)
     assert isinstance(answer, ModelAnswer)
     assert answer.items[0].text == "an answer"
+
+
+async def test_a_script_may_say_how_long_a_conversation_it_takes():
+    model = ScriptedModel(parse_script("context_tokens: 10\nrules: [{match: always, text: hi}]"))
+    short = await model.answer(asked(user("fix a.py")), lambda _: None)
+    assert isinstance(short, ModelAnswer)
+    failure = await model.answer(asked(user("x" * 50)), lambda _: None)
+    assert isinstance(failure, ModelFailure)
+    assert (failure.too_long, failure.retriable) == (True, False)
+    assert "the model takes 10" in failure.error
