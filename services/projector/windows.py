@@ -176,8 +176,8 @@ class Windows:
             position = positions.get(partition)
             if position is None or offset < position.next_offset:
                 continue  # not ours any more, or fetched twice
-            if position.next_offset >= 0 and max(position.next_offset, self._begins.get(partition, 0)) < offset:
-                raise GapError(f"offset {offset} of partition {partition} comes after {position.next_offset - 1}")
+            if offset > (due_next := max(position.next_offset, self._begins.get(partition, 0))):
+                raise GapError(f"offset {offset} of partition {partition} comes where {due_next} is due")
             positions[partition] = position = position._replace(next_offset=offset + 1)
             if effect is None:
                 unreadable += 1

@@ -16,7 +16,6 @@ from services.projector.rebuild import Progress, rebuild
 from services.projector.settings import ProjectorSettings
 from tests.simulation.plan import Plan
 from tests.simulation.processes import projector_settings
-from tests.simulation.rollups import RollupsProcess
 from tests.support.memory_connection import MemoryConnection
 from tests.support.memory_database import MemoryDatabase
 from tests.support.service_world import Process
@@ -121,12 +120,8 @@ class Operators:
             self._start("remove", lambda _: remove_generation(self._dsn, self._settings, number), f"{number}")
 
     def _drop_all(self) -> None:
-        """And has the windows counted anew: a worker to which nothing comes does not look whether they are there."""
         self._world.story.tell("database", "is dropped altogether")
         self._world.store.drop(altogether=True)
-        for process in self._world.alive(RollupsProcess):
-            self._world.story.tell(process.owner, "is killed")
-            process.crash()
 
     def _start(self, name: str, command: Command, how: str) -> CommandProcess:
         process = CommandProcess(self._world, name, command)

@@ -50,6 +50,7 @@ LOOP = "services.projector.loop"
 EFFECTS = "services.projector.effects"
 SWAP = "services.projector.swap"
 WINDOWS = "services.projector.windows"
+WINDOWS_TWIN = "tests.support.memory_windows"
 PLANS_FOLD = "schemas.plan"
 PLANS = "services.runtime.plans"
 CHILDREN = "services.runtime.children"
@@ -109,7 +110,7 @@ BRANCHING = {
     "threads": 2,
 }
 KEEPING = {"outputs": 1.0, "moves_every": 0.3, "approval": "never", "tool_trouble": 0.3}
-COUNTING = {"rollups": 2, "partitions": 2, "moves_every": 0.3, "view_commands": 2, "append_seconds_max": 0.2}
+COUNTING = {"rollups": 2, "partitions": 2, "moves_every": 0.3, "view_commands": 5, "append_seconds_max": 0.2}
 
 RULES = (
     Planted(
@@ -424,6 +425,35 @@ VIEWS = (
         """        self._cells.clear()
 """,
         "",
+        choices=COUNTING,
+    ),
+    Planted(
+        "what-comes-twice-counted-twice",
+        WINDOWS,
+        """            elif effect.offset < position.source_offset:
+""",
+        """            elif effect.offset < 0:
+""",
+        # By the position and by the cell: without one of them the other still knows.
+        also=(("    if effect.offset <= cell.counted_to:\n", "    if effect.offset < 0:\n"),),
+        choices=COUNTING,
+    ),
+    Planted(
+        "counted-from-what-was-under-way",
+        WINDOWS,
+        """            if offset > (due_next := max(position.next_offset, self._begins.get(partition, 0))):
+""",
+        """            if position.next_offset >= 0 and offset > (due_next := max(position.next_offset, 0)):
+""",
+        choices=COUNTING,
+    ),
+    Planted(
+        "overtaken-worker-writes",
+        WINDOWS_TWIN,
+        """                raise OvertakenError("another worker counts these partitions")
+""",
+        """                pass
+""",
         choices=COUNTING,
     ),
 )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from prometheus_client import CollectorRegistry
 
 from services.chassis.groups import ROLLUPS_GROUP
-from services.chassis.log import Reader, TopicPartition
+from services.chassis.log import Incoming, Reader, TopicPartition
 from services.projector.metrics import RollupsMetrics
 from services.projector.settings import RollupsSettings
 from services.projector.window_worker import TOPIC, WindowWorker
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tests.simulation.world import SimulationWorld
 
 POLL_MS = 300
+BUFFERED = 7
 
 
 @cache
@@ -46,7 +47,9 @@ class RollupsProcess(Process):
         cluster_id = await self.log.cluster_id()
         metrics = RollupsMetrics.register(CollectorRegistry())
         self.worker = WindowWorker(MemoryWindowStore(self.world.store), self.log, cluster_id, _settings(), metrics)
+        self._buffer = asyncio.Queue[tuple[int, Incoming]](BUFFERED)
         self.spawn(self._count(), "count")
+        self.spawn(self._hand_on(), "agent")
         self._reader = reader = await self.log.group_reader([TOPIC], ROLLUPS_GROUP, self, instance_id)
         self.reading = self.spawn(self._read(reader), "read")
         self.is_up = True
@@ -63,7 +66,13 @@ class RollupsProcess(Process):
         while True:
             for tp, records in await reader.poll(POLL_MS):
                 for record in records:
-                    await self.worker.feed(tp.partition, record.offset, record.value, record.timestamp_ms)
+                    await self._buffer.put((tp.partition, record))
+
+    async def _hand_on(self) -> None:
+        """What it is at while partitions change hands it hands on all the same."""
+        while True:
+            partition, record = await self._buffer.get()
+            await self.worker.feed(partition, record.offset, record.value, record.timestamp_ms)
 
     # The group's side: all that it has is told at once, and read from where the windows say
 
@@ -78,6 +87,8 @@ class RollupsProcess(Process):
         return starts
 
     async def _hold(self) -> dict[TopicPartition, int]:
+        while not self._buffer.empty():
+            self._buffer.get_nowait()
         starts = await self.worker.hold([tp.partition for tp in self._held])
         return {TopicPartition(TOPIC, partition): offset for partition, offset in starts.items()}
 

@@ -268,6 +268,15 @@ def test_what_is_missing_is_an_error_and_what_is_fetched_twice_is_not() -> None:
         windows.plan([Taken(0, 6, 0, None)])
 
 
+def test_what_was_never_counted_begins_where_the_topic_does() -> None:
+    """Not at what was under way to whom counted it before all was dropped."""
+    windows = Windows(RULES)
+    windows.hold({}, [0], {0: 3})
+    with pytest.raises(GapError):
+        windows.plan([Taken(0, 4, 0, None)])
+    assert windows.plan([Taken(0, 3, 0, None)]).moved[0][1].next_offset == 4
+
+
 def test_an_effect_of_another_partition_is_none_of_ours() -> None:
     made = encode_effect(effect_row(event_row(applied(walk([(13, 0, 0)]))[0], 7, b"{}")))
     assert take(7, 0, made.value, 0).effect is not None
