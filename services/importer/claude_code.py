@@ -1,8 +1,9 @@
 """Sessions of Claude Code (1.0 to 2.1) as threads.
 
-The file is read twice: `claude_code_index` finds out which record belongs to which thread, `claude_code_turns` makes
-turns of a thread's records, one turn in memory at a time. Threads beside the main one (inline sub-agents, branches that
-a person went back from) take further readings, as many as there are such threads at one place of the file.
+The file is gone through twice: `claude_code_index` finds out which record belongs to which thread, `claude_code_turns`
+makes turns of a thread's records, one turn in memory at a time. Threads beside the main one (inline sub-agents, or
+branches that a person went back from) take further readings, as many as there are such threads at one place of the
+file. What the first reading came upon at the file's beginning is held, so that most files are parsed once.
 """
 
 from collections import deque
@@ -60,17 +61,14 @@ def _find_resumed(index: Index, beside: Beside) -> None:
 
 
 def _nodes(source: Source, index: Index) -> Iterator[tuple[int, Line]]:
-    """Each line with its node, or NOWHERE. Lines that came since the first reading are left alone."""
+    """Each line that may mean something, with its node or NOWHERE. Lines that came since the first reading do not."""
     lines = index.lines
     node, nodes = 0, len(lines)
-    for line in source:
-        if line.number > index.last_line:
-            return
-        if node < nodes and lines[node] == line.number:
-            yield node, line
+    for line in index.wanted.lines(source):
+        number = line.number
+        while node < nodes and lines[node] < number:
             node += 1
-        else:
-            yield NOWHERE, line
+        yield (node if node < nodes and lines[node] == number else NOWHERE), line
 
 
 # The main thread

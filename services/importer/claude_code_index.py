@@ -9,6 +9,7 @@ Of each record some 100 bytes are kept: hashes of its uuid and its parent's, its
 """
 
 from array import array
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ from services.importer.claude_code_places import Places
 from services.importer.claude_code_records import (
     AGENT_TOOLS,
     BEGINNING,
+    BESIDE,
     UNDERSTOOD,
     WARM_UP,
     Kind,
@@ -30,7 +32,7 @@ from services.importer.claude_code_records import (
     milliseconds,
     text_of,
 )
-from services.importer.lines import Line, Record
+from services.importer.lines import Line, Record, Wanted
 from services.importer.model import Counts
 
 NOWHERE = -1
@@ -50,6 +52,8 @@ SESSIONS_MAX = 60_000
 """Different session ids that one file may name; records of more are taken for the file's own."""
 BACK_MAX = 1_000
 """How far back a compaction looks for the record that it says it follows, and a leaf for one of its own session."""
+HELD_BYTES_MAX = 8 << 20
+"""Of lines whose records are held for the next reading."""
 LEAVES_MAX = 1_000
 """How many of the newest records may be another session's before the newest one is taken all the same."""
 
@@ -83,7 +87,8 @@ class Index:
     cwd: str | None = None
     created_ms: int | None = None
     first_line: int = 1
-    last_line: int = 0
+    wanted: Wanted = field(default_factory=lambda: Wanted(HELD_BYTES_MAX))
+    """Lines that say something, or that a thread begins with or hangs on."""
     kinds: bytearray = field(default_factory=bytearray)
     lines: "array[int]" = field(default_factory=lambda: array("L"))
     threads: "array[int]" = field(default_factory=lambda: array("i"))
@@ -145,7 +150,6 @@ class _Reading:
 
     def take(self, line: Line) -> None:
         record = line.record
-        self._index.last_line = line.number
         if record is None:
             self._counts.bad_lines += 1
             return
@@ -159,8 +163,10 @@ class _Reading:
         uuid = text_of(record, "uuid")
         if uuid is None and kind_name not in {"user", "assistant"}:
             self._vote(session, 4)
+            if kind_name in BESIDE:
+                self._index.wanted.want(line)
             return
-        self._add(line.number, record, uuid, session)
+        self._add(line, record, uuid, session)
 
     def _session_of(self, record: Record) -> int:
         name = text_of(record, "sessionId")
@@ -176,8 +182,8 @@ class _Reading:
         if session:
             self._votes[session] = self._votes.get(session, 0) + weight
 
-    def _add(self, number: int, record: Record, uuid: str | None, session: int) -> None:
-        index = self._index
+    def _add(self, line: Line, record: Record, uuid: str | None, session: int) -> None:
+        index, number = self._index, line.number
         node = len(index.kinds)
         if uuid is not None and self._by_uuid.put(hash(uuid), node) != node:
             self._counts.pass_over("duplicate uuid")
@@ -209,6 +215,7 @@ class _Reading:
             index.created_ms = milliseconds(record)
             index.first_line = number
         if kind is not Kind.LINK:
+            index.wanted.want(line)
             self._note(node, number, record, kind, uuid, session, side)
 
     def _agent_of(self, record: Record) -> str | None:
@@ -384,6 +391,15 @@ class _Reading:
                 plan = index.plans[thread - 1]
                 plan.last_line = max(plan.last_line, index.lines[node])
                 plan.first_line = min(plan.first_line, index.lines[node])
+        for plan in index.plans:
+            self._want_link(plan.attach)
+            self._want_link(bisect_left(index.lines, plan.first_line))
+
+    def _want_link(self, node: int) -> None:
+        """One that a thread begins with, or hangs on: what it says beside its place in the chain counts there."""
+        index = self._index
+        if node != NOWHERE and index.kinds[node] == Kind.LINK:
+            index.wanted.want_number(index.lines[node])
 
     def _newest_first(self, own: int) -> Iterable[int]:
         """The newest leaf of the main line, and then every node."""

@@ -32,6 +32,8 @@ UNDERSTOOD = frozenset(
     }
 )  # fmt: skip
 """Types of records that say nothing more, or whose rest needs no place in a thread."""
+BESIDE = frozenset({"queue-operation", "summary", "custom-title", "ai-title"})
+"""Types of records that have no place in a chain, and say something all the same."""
 
 
 class Kind(IntEnum):

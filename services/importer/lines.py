@@ -28,12 +28,18 @@ class Line(NamedTuple):
     """None where the line is no JSON object."""
     problem: str | None = None
     """Why there is no record: `no JSON`, `no object`, `too long` or `torn` (the last line, without its end)."""
+    size: int = 0
+    """Bytes that were parsed, its end among them."""
 
 
 class Source(Protocol):
     """The lines of one file. Each iteration reads it from its beginning; blank lines are left out."""
 
     def __iter__(self) -> Iterator[Line]: ...
+
+    def some(self, wanted: bytearray) -> Iterator[Line]:
+        """Read once more: the lines whose number is a place of `wanted` that holds 1. No other one is parsed."""
+        ...
 
 
 class FileSource:
@@ -44,6 +50,10 @@ class FileSource:
     def __iter__(self) -> Iterator[Line]:
         with self._path.open("rb", buffering=CHUNK_BYTES) as file:
             yield from read_lines(file, self._line_bytes_max)
+
+    def some(self, wanted: bytearray) -> Iterator[Line]:
+        with self._path.open("rb", buffering=CHUNK_BYTES) as file:
+            yield from read_some(file, wanted, self._line_bytes_max)
 
 
 def read_lines(file: BinaryIO, line_bytes_max: int = LINE_BYTES_MAX) -> Iterator[Line]:
@@ -57,6 +67,18 @@ def read_lines(file: BinaryIO, line_bytes_max: int = LINE_BYTES_MAX) -> Iterator
             yield _parse(number, raw)
 
 
+def read_some(file: BinaryIO, wanted: bytearray, line_bytes_max: int = LINE_BYTES_MAX) -> Iterator[Line]:
+    """See `Source.some`."""
+    for number in range(1, len(wanted)):
+        raw = file.readline(line_bytes_max + 1)
+        if not raw:
+            return
+        if len(raw) > line_bytes_max and not raw.endswith(b"\n"):
+            _read_past(file)
+        elif wanted[number]:
+            yield _parse(number, raw)
+
+
 def _read_past(file: BinaryIO) -> None:
     while (raw := file.readline(CHUNK_BYTES)) and not raw.endswith(b"\n"):
         pass
@@ -67,8 +89,8 @@ def _parse(number: int, raw: bytes) -> Line:
         value = orjson.loads(raw)
     except orjson.JSONDecodeError:
         value = _parse_leniently(raw)
-    if isinstance(value, dict):
-        return Line(number, value)
+    if type(value) is dict:
+        return Line(number, value, None, len(raw))
     if not raw.endswith(b"\n"):
         return Line(number, None, "torn")
     return Line(number, None, "no JSON" if value is None else "no object")
@@ -80,3 +102,45 @@ def _parse_leniently(raw: bytes) -> object:
         return storable_json(json.loads(raw.decode(errors="replace")))
     except (ValueError, RecursionError):
         return None
+
+
+class Wanted:
+    """Lines that further readings need. Those of the beginning are held as they were parsed: most files are short
+    enough to be parsed once.
+    """
+
+    def __init__(self, held_bytes_max: int) -> None:
+        self._bytes_left = held_bytes_max
+        self._held: list[Line] = []
+        self._others = bytearray()
+        """By number: 1 for a line that is wanted and not held."""
+
+    def want(self, line: Line) -> None:
+        """In the order of their numbers."""
+        self._bytes_left -= line.size
+        if self._bytes_left >= 0:
+            self._held.append(line)
+        else:
+            self.want_number(line.number)
+
+    def want_number(self, number: int) -> None:
+        """Of a line that was passed over when it was read."""
+        others = self._others
+        if number >= len(others):
+            others.extend(bytes(number + 1 - len(others)))
+        others[number] = 1
+
+    def lines(self, source: Source) -> Iterator[Line]:
+        if not self._others:
+            yield from self._held
+            return
+        held = iter(self._held)
+        first = next(held, None)
+        for line in source.some(self._others):
+            while first is not None and first.number < line.number:
+                yield first
+                first = next(held, None)
+            yield line
+        if first is not None:
+            yield first
+        yield from held

@@ -11,7 +11,7 @@ import orjson
 
 from services.importer.beside import Beside, NothingBeside
 from services.importer.claude_code import normalise
-from services.importer.lines import Line, read_lines
+from services.importer.lines import Line, read_lines, read_some
 from services.importer.model import Blob, Call, Counts, Header, Input, Piece, Step, Turn
 
 FOLDER = Path(__file__).parent / "sessions" / "claude"
@@ -26,6 +26,9 @@ class Bytes:
 
     def __iter__(self) -> Iterator[Line]:
         return read_lines(io.BytesIO(self._content))
+
+    def some(self, wanted: bytearray) -> Iterator[Line]:
+        return read_some(io.BytesIO(self._content), wanted)
 
 
 class Companions(NothingBeside):

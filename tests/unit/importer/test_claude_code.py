@@ -1,7 +1,6 @@
 """What the happenings of a Claude Code session come to, one by one. Sessions are written here record by record."""
 
 import base64
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +9,10 @@ import pytest
 from services.importer import claude_code_index, claude_code_queue
 from services.importer.beside import FolderBeside
 from services.importer.claude_code import normalise
-from services.importer.lines import FileSource, Line
+from services.importer.lines import FileSource
 from services.importer.model import Counts, Input, Origin, Plan, Step, Turn
 from tests.support.claude_sessions import (
     SESSION,
-    Bytes,
     Companions,
     Script,
     calls_of,
@@ -829,47 +827,6 @@ def test_a_long_way_back_is_not_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     other.prompt("Theirs")
     other.prompt("And theirs")
     assert headers_of(script.pieces())[0].source_id == SESSION
-
-
-def test_lines_that_come_between_two_readings_are_left_alone() -> None:
-    script = Script()
-    script.prompt("First")
-    before = lines_of(script.records)
-    script.prompt("Second")
-    contents = [before, lines_of(script.records)]
-
-    class Growing:
-        def __iter__(self) -> Iterator[Line]:
-            return iter(Bytes(contents.pop(0)))
-
-    pieces = list(normalise(Growing(), Counts(), beside=Companions()))
-    assert [texts(turn.inputs) for turn in turns_of(pieces)] == [["First"]]
-
-
-def test_lines_that_are_gone_in_a_later_reading_are_no_trouble() -> None:
-    script = Script()
-    script.prompt("First")
-    first = script.answer("One.")
-    for text in ("Left", "Left too", "Last"):
-        script.at(first).prompt(text)
-    whole = script.records
-    for gone in ({2}, {3}, {2, 3}, {0, 1, 2, 3, 4}):
-        contents = [lines_of(whole)] + [
-            b"".join(b"?\n" if place in gone else lines_of([record]) for place, record in enumerate(whole))
-        ] * 3
-
-        class Changing:
-            def __init__(self, contents: list[bytes]) -> None:
-                self._contents = contents
-
-            def __iter__(self) -> Iterator[Line]:
-                return iter(Bytes(self._contents.pop(0)))
-
-        pieces = list(normalise(Changing(contents), Counts(), beside=Companions()))
-        shown = {text for turn in turns_of(pieces) for text in texts(turn.inputs)}
-        assert shown == {
-            text for place, text in ((0, "First"), (2, "Left"), (3, "Left too"), (4, "Last")) if place not in gone
-        }
 
 
 # Compaction

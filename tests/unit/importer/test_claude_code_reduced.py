@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from services.importer import claude_code_index
 from services.importer.beside import FolderBeside
 from services.importer.claude_code import normalise
 from services.importer.lines import FileSource
@@ -37,6 +38,14 @@ def test_every_session_has_its_outline() -> None:
 @pytest.mark.parametrize("path", FILES, ids=[path.name for path in FILES])
 def test_a_session_comes_to_its_outline(path: Path) -> None:
     assert outline(read(path)) == expected()[path.name]
+
+
+@pytest.mark.parametrize("path", FILES, ids=[path.name for path in FILES])
+def test_it_does_not_matter_how_much_of_a_session_is_held(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = read(path)
+    for held in (0, path.stat().st_size // 3, path.stat().st_size // 2):
+        monkeypatch.setattr(claude_code_index, "HELD_BYTES_MAX", held)
+        assert read(path) == whole
 
 
 @pytest.mark.parametrize("path", WITHOUT_FORKS, ids=[path.name for path in WITHOUT_FORKS])
