@@ -152,19 +152,8 @@ def decode(
             data = _read_data(model, version, checked, upcasters)
     except DecodeError as error:
         problem = Problem(True, str(error), error.fault)
-    return Record(
-        key,
-        offset,
-        event_id,
-        kind,
-        envelope.time_ms,
-        envelope.actor,
-        envelope.source,
-        envelope.cause,
-        actual,
-        data,
-        problem,
-    )
+    _, _, source, time_ms, actor, _, cause, _ = envelope
+    return Record(key, offset, event_id, kind, time_ms, actor, source, cause, actual, data, problem)
 
 
 def _refuse_duplicates(headers: Collection[tuple[str, bytes | None]], *names: str) -> None:

@@ -24,9 +24,10 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 TIME_MS_MIN = (datetime.min.replace(tzinfo=UTC) - _EPOCH) // _MILLISECOND
 TIME_MS_MAX = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // _MILLISECOND
-_REQUIRED = ("ce_source", "ce_type", "ce_time", "ce_actor", "ce_datahash")
-_OPTIONAL = ("ce_cause", "traceparent")
-ATTRIBUTES = ("ce_specversion", "ce_id", "content-type", *_REQUIRED, *_OPTIONAL)
+ATTRIBUTES = (
+    *("ce_specversion", "ce_id", "content-type", "ce_source", "ce_type", "ce_time", "ce_actor", "ce_datahash"),
+    *("ce_cause", "traceparent"),
+)
 
 
 class Envelope(NamedTuple):
@@ -106,8 +107,14 @@ def from_headers(event_id: EventId, headers: dict[str, bytes]) -> Envelope:
     if len(values) > HEADERS_BYTES_MAX or b"\x00" in values:
         raise HeaderError(f"the headers hold U+0000, or more than {HEADERS_BYTES_MAX} bytes")
     try:
-        source, kind, time, actor, data_hash = [headers[name].decode() for name in _REQUIRED]
-        cause, traceparent = [raw.decode() if (raw := headers.get(name)) else None for name in _OPTIONAL]
+        # One by one: in a loop it takes twice as long, and every record that is read comes by here.
+        source = headers["ce_source"].decode()
+        kind = headers["ce_type"].decode()
+        time = headers["ce_time"].decode()
+        actor = headers["ce_actor"].decode()
+        data_hash = headers["ce_datahash"].decode()
+        cause = raw.decode() if (raw := headers.get("ce_cause")) else None
+        traceparent = raw.decode() if (raw := headers.get("traceparent")) else None
         time_ms = parse_time(time)
     except KeyError as missing:
         raise HeaderError(f"the header {missing.args[0]} is missing", "missing_header") from None

@@ -132,6 +132,8 @@ def transcript_changes(before: ThreadState, after: ThreadState, record: Record, 
 
 
 def _own_changes(after: ThreadState, record: Record) -> list[Change]:
+    if type(record.data) not in _WITH_CHANGES:
+        return []
     match record.data:
         case InputSubmitted() as data:
             content: dict[str, JsonValue] = {
@@ -163,6 +165,15 @@ def _own_changes(after: ThreadState, record: Record) -> list[Change]:
             return [Compacted(data.through_seq, after.seq), ItemAdded(item)]
         case _:
             return []
+
+
+_WITH_CHANGES = frozenset(
+    {
+        *(InputSubmitted, TurnStarted, StepStarted, StepFinished, ToolCallApproved, ThreadRewound, ThreadCreated),
+        ContextCompacted,
+    }
+)
+"""Events that may change something by themselves. Most do not, and are not compared with each of these in turn."""
 
 
 def _carried(state: ThreadState) -> dict[str, JsonValue]:
@@ -221,12 +232,20 @@ def _answer_items(after: ThreadState, record: Record, data: StepFinished) -> lis
     return changes
 
 
+_TOLD = frozenset({"settled", "unknown"})
+"""Statuses of calls that may have a result item."""
+
+
 def _calls_settled(before: ThreadState, after: ThreadState, record: Record, index: int) -> list[Change]:
     """A result item for each call that this record settled, or that its turn's end leaves unknown."""
     turn_over = before.turn is not None and after.turn is None
     if after.calls is before.calls and not turn_over:
         return []
-    settled = [call for name, call in after.calls.items() if turn_over or before.calls.get(name) is not call]
+    settled = [
+        call
+        for name, call in after.calls.items()
+        if call.status in _TOLD and (turn_over or before.calls.get(name) is not call)
+    ]
     changes: list[Change] = []
     for call in sorted(settled, key=_order):
         old = before.calls.get(call.call)

@@ -36,6 +36,8 @@ class Named(NamedTuple):
 def artifact_rows(applied: Applied) -> list[tuple[object, ...]]:
     """A row for each time that a record names an artifact."""
     record = applied.record
+    if type(record.data) not in NAMING:
+        return []
     return [
         (
             *(*record.key, applied.after.seq, part, one.kind, applied.verdict.effect, one.call),
@@ -46,8 +48,6 @@ def artifact_rows(applied: Applied) -> list[tuple[object, ...]]:
 
 
 def named_in(event: object) -> list[Named]:
-    if type(event) not in NAMING:
-        return []
     match event:
         case ToolCallFinished(artifacts=(), changes=()):
             return []

@@ -75,6 +75,8 @@ class Batch:
     rows: Rows = field(default_factory=Rows)
     kept: dict[ThreadKey, Kept] = field(default_factory=dict)
     """What is to be kept afterwards of the threads that the batch touched."""
+    homes: dict[ThreadKey, int] = field(default_factory=dict)
+    """The partition of each thread."""
     shown: dict[ThreadKey, ThreadState] = field(default_factory=dict)
     """What the views show of them: behind the state once a thread is quarantined."""
     dead: list[DeadLetter] = field(default_factory=list)
@@ -86,7 +88,9 @@ class Batch:
             self._bury(DeadLetter(incoming, decoded.reason, decoded.fault))
             return
         key = decoded.key
-        home = self.partition_of(key)
+        home = self.homes.get(key)
+        if home is None:
+            home = self.homes[key] = self.partition_of(key)
         if home != incoming.partition:
             self._bury(DeadLetter(incoming, f"the key belongs to partition {home}", "wrong_partition", key))
             return
@@ -120,7 +124,7 @@ class Batch:
             if is_stored:
                 self.rows.changed_states.append(changed_state_row(key, state, quarantined))
             else:
-                self.rows.new_states.append(new_state_row(key, self.topic, self.partition_of(key), state, quarantined))
+                self.rows.new_states.append(new_state_row(key, self.topic, self.homes[key], state, quarantined))
             self.kept[key] = Kept(state, quarantined, is_stored=True)
 
     def _write_thread(self, key: ThreadKey, state: ThreadState) -> None:
@@ -128,7 +132,7 @@ class Batch:
         if before is not None and before.state.exists:
             self.rows.changed_threads.append(changed_thread_row(key, before.state, state))
         else:
-            self.rows.new_threads.append(new_thread_row(key, self.partition_of(key), state))
+            self.rows.new_threads.append(new_thread_row(key, self.homes[key], state))
 
     def _project(self, applied: Applied, incoming: Incoming) -> _Failed | None:
         """None where the record's rows are added."""

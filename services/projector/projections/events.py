@@ -1,7 +1,8 @@
+import orjson
 import pydantic_core
 
 from schemas.codec import Record
-from services.projector.projections.changes import Applied, json_bytes
+from services.projector.projections.changes import Applied
 from services.projector.projections.facts import facts
 
 COLUMNS = (
@@ -14,7 +15,7 @@ def event_row(applied: Applied, partition: int, value: bytes | None) -> tuple[ob
     counted = facts(applied)
     # The value's own bytes: they are JSON already.
     data = value if applied.record.problem is None else _of_unknown_type(applied.record, value)
-    return (*_standing(applied, partition), data, None if counted is None else json_bytes(counted))
+    return (*_standing(applied, partition), data, None if counted is None else orjson.dumps(counted))
 
 
 def bare_event_row(applied: Applied, partition: int) -> tuple[object, ...]:
@@ -26,14 +27,13 @@ def bare_event_row(applied: Applied, partition: int) -> tuple[object, ...]:
     standing = [
         item.replace("\x00", "\u2400") if isinstance(item, str) else item for item in _standing(applied, partition)
     ]
-    return (*standing, None, None if counted is None else json_bytes(counted))
+    return (*standing, None, None if counted is None else orjson.dumps(counted))
 
 
 def _standing(applied: Applied, partition: int) -> tuple[object, ...]:
     record, _, after, verdict = applied
     return (
-        record.key.tenant,
-        record.key.thread,
+        *record.key,
         after.seq,
         partition,
         record.offset,
@@ -45,8 +45,7 @@ def _standing(applied: Applied, partition: int) -> tuple[object, ...]:
         record.cause,
         record.data_hash,
         after.chain,
-        verdict.effect,
-        verdict.reason,
+        *verdict,
     )
 
 

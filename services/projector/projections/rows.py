@@ -93,22 +93,16 @@ class Rows:
 
     def add(self, changes: Iterable[Change]) -> None:
         for change in changes:
-            match change:
-                case ChangedRow(table, key, columns):
-                    row = self.new[table].get(key)
-                    if row is None:
-                        row = self.changed[table].setdefault(key, {})
-                    row.update(columns)
-                case NewRow(table, key, columns):
-                    self.new[table][key] = columns
-                case CallItemEdited():
-                    self._edit(change)
-                case ItemsRewound():
-                    self.rewinds.append(change)
-                case ItemsCompacted():
-                    self.compactions.append(change)
-                case _:
-                    assert_never(change)
+            if isinstance(change, ChangedRow):
+                table, key, columns = change
+                row = self.new[table].get(key)
+                if row is None:
+                    row = self.changed[table].setdefault(key, {})
+                row.update(columns)
+            elif isinstance(change, NewRow):
+                self.new[change.table][change.key] = change.columns
+            else:
+                self._add_other(change)
 
     def new_rows(self, table: Table) -> list[tuple[object, ...]]:
         columns = ALL[table]
@@ -138,5 +132,13 @@ class Rows:
                     compactions.append(change)
         return rounds
 
-    def _edit(self, edited: CallItemEdited) -> None:
-        self.edits[edited[:4]] = edited.args
+    def _add_other(self, change: CallItemEdited | ItemsRewound | ItemsCompacted) -> None:
+        match change:
+            case CallItemEdited():
+                self.edits[change[:4]] = change.args
+            case ItemsRewound():
+                self.rewinds.append(change)
+            case ItemsCompacted():
+                self.compactions.append(change)
+            case _:
+                assert_never(change)

@@ -1,30 +1,28 @@
-from collections.abc import Iterator
-
 from schemas.events import StepFailed, StepFinished, StepStarted
 from services.projector.projections.changes import Applied, Change, ChangedRow, Columns, NewRow, given
 
 
-def step_changes(applied: Applied) -> Iterator[Change]:
+def step_changes(applied: Applied) -> list[Change]:
     record, before, after, _ = applied
-    match record.data:
-        case StepStarted() as data:
-            yield _started(applied, data)
-        case StepFinished() as data:
-            yield ChangedRow("steps", (*record.key, data.turn, data.step), _finished(applied, data))
-        case StepFailed() as data:
-            columns = given(
-                status="failed",
-                failures=after.turn.step.failures if after.turn is not None and after.turn.step is not None else None,
-                error_kind=data.error.kind,
-                error=data.error.message,
-                retriable=data.retriable,
-                retry_at=data.retry_at_ms,
-            )
-            yield ChangedRow("steps", (*record.key, data.turn, data.step), columns)
-        case _:
-            turn = before.turn
-            if after.turn is None and turn is not None and turn.step is not None and turn.step.status == "open":
-                yield ChangedRow("steps", (*record.key, turn.turn, turn.step.step), {"status": "dropped"})
+    data = record.data
+    if type(data) is StepStarted:
+        return [_started(applied, data)]
+    if type(data) is StepFinished:
+        return [ChangedRow("steps", (*record.key, data.turn, data.step), _finished(applied, data))]
+    if type(data) is StepFailed:
+        columns = given(
+            status="failed",
+            failures=after.turn.step.failures if after.turn is not None and after.turn.step is not None else None,
+            error_kind=data.error.kind,
+            error=data.error.message,
+            retriable=data.retriable,
+            retry_at=data.retry_at_ms,
+        )
+        return [ChangedRow("steps", (*record.key, data.turn, data.step), columns)]
+    turn = before.turn
+    if after.turn is None and turn is not None and turn.step is not None and turn.step.status == "open":
+        return [ChangedRow("steps", (*record.key, turn.turn, turn.step.step), {"status": "dropped"})]
+    return []
 
 
 def _started(applied: Applied, data: StepStarted) -> Change:

@@ -1,4 +1,5 @@
-from collections.abc import Iterator
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from schemas.codec import Record
 from schemas.events import (
@@ -26,20 +27,26 @@ from services.projector.projections.changes import (
 )
 
 
-def tool_call_changes(applied: Applied) -> Iterator[Change]:
+def tool_call_changes(applied: Applied) -> list[Change]:
     record, before, after, _ = applied
+    data: Any = record.data
+    say = _SAYERS.get(type(data))
+    changes: list[Change] = []
     for name, call in after.calls.items():
         old = before.calls.get(name)
         if old is call:
             continue
-        columns = _standing(call)
+        columns = _standing(call) if old is None else _moved(old, call)
         if call.settled:
             columns |= given(settled_seq=after.seq, settled_at=record.time_ms, settled_by=call.settled_by)
         key = (*record.key, name)
-        if old is None and isinstance(record.data, StepFinished):
-            yield NewRow("tool_calls", key, columns | _proposed(record, record.data, call))
-        else:
-            yield ChangedRow("tool_calls", key, columns | _facts(record, name))
+        if old is None and isinstance(data, StepFinished):
+            changes.append(NewRow("tool_calls", key, columns | _proposed(record, data, call)))
+            continue
+        if say is not None and data.call == name:
+            columns |= say(record, data)
+        changes.append(ChangedRow("tool_calls", key, columns))
+    return changes
 
 
 def _standing(call: Call) -> Columns:
@@ -52,6 +59,24 @@ def _standing(call: Call) -> Columns:
         claim=call.claim,
         executor=call.executor,
     )
+
+
+def _moved(old: Call, call: Call) -> Columns:
+    """What differs, and is not None, of `_standing`: the row shows the rest."""
+    columns: Columns = {"status": call.status}
+    if call.outcome is not None:
+        columns["outcome"] = call.outcome
+    if call.call_hash != old.call_hash:
+        columns["call_hash"] = call.call_hash
+    if call.attempt != old.attempt:
+        columns["attempts"] = call.attempt
+    if call.lost_claims != old.lost_claims:
+        columns["lost_attempts"] = call.lost_claims
+    if call.claim is not None and call.claim != old.claim:
+        columns["claim"] = call.claim
+    if call.executor is not None and call.executor != old.executor:
+        columns["executor"] = call.executor
+    return columns
 
 
 def _proposed(record: Record, data: StepFinished, call: Call) -> Columns:
@@ -68,46 +93,77 @@ def _proposed(record: Record, data: StepFinished, call: Call) -> Columns:
     )
 
 
-def _facts(record: Record, name: str) -> Columns:
-    """What only the record knows, of the call that it is about."""
-    match record.data:
-        case ToolCallApprovalRequested(call=call) as data if call == name:
-            return given(
-                approval_reason=data.reason,
-                approval_requested_at=record.time_ms,
-                approval_expires_at=data.expires_at_ms,
-            )
-        case ToolCallApproved(call=call) as data if call == name:
-            return given(
-                decision="approved" if data.edited is None else "edited",
-                decided_by=data.by,
-                decided_at=record.time_ms,
-                args=None if data.edited is None else json_bytes(data.edited.args),
-            )
-        case ToolCallDenied(call=call) as data if call == name:
-            return given(decision="denied", decided_by=data.by, decided_at=record.time_ms, decision_reason=data.reason)
-        case ToolCallApprovalExpired(call=call) if call == name:
-            return given(decision="expired", decided_at=record.time_ms)
-        case ToolCallDispatched(call=call) as data if call == name:
-            return given(
-                effect=data.effect,
-                pool=data.pool,
-                dispatched_at=record.time_ms,
-                deadline_at=data.deadline_ms,
-                timeout_ms=data.timeout_ms,
-                idempotency_key=data.idempotency_key,
-            )
-        case ToolCallStarted(call=call) as data if call == name:
-            return given(started_at=record.time_ms, lease_seconds=data.lease_seconds)
-        case ToolCallFinished(call=call) as data if call == name:
-            return given(
-                milliseconds=data.milliseconds,
-                changes=json_models(data.changes) if data.changes else None,
-                artifacts=json_models(data.artifacts) if data.artifacts else None,
-            )
-        case ToolCallLost(call=call) as data if call == name:
-            return given(evidence=data.evidence)
-        case ToolCallResolved(call=call) as data if call == name:
-            return given(resolution=data.decision, resolved_by=record.actor, resolved_at=record.time_ms, note=data.note)
-        case _:
-            return {}
+# What only the record knows, of the call that it is about
+
+
+def _request(record: Record, data: ToolCallApprovalRequested) -> Columns:
+    return given(
+        approval_reason=data.reason,
+        approval_requested_at=record.time_ms,
+        approval_expires_at=data.expires_at_ms,
+    )
+
+
+def _approval(record: Record, data: ToolCallApproved) -> Columns:
+    columns: Columns = {"decision": "approved", "decided_by": data.by, "decided_at": record.time_ms}
+    if data.edited is not None:
+        columns |= {"decision": "edited", "args": json_bytes(data.edited.args)}
+    return columns
+
+
+def _denial(record: Record, data: ToolCallDenied) -> Columns:
+    return {
+        "decision": "denied",
+        "decided_by": data.by,
+        "decided_at": record.time_ms,
+        "decision_reason": data.reason,
+    }
+
+
+def _expiry(record: Record, _: ToolCallApprovalExpired) -> Columns:
+    return {"decision": "expired", "decided_at": record.time_ms}
+
+
+def _dispatch(record: Record, data: ToolCallDispatched) -> Columns:
+    return {
+        "effect": data.effect,
+        "pool": data.pool,
+        "dispatched_at": record.time_ms,
+        "deadline_at": data.deadline_ms,
+        "timeout_ms": data.timeout_ms,
+        "idempotency_key": data.idempotency_key,
+    }
+
+
+def _start(record: Record, data: ToolCallStarted) -> Columns:
+    return {"started_at": record.time_ms, "lease_seconds": data.lease_seconds}
+
+
+def _result(_: Record, data: ToolCallFinished) -> Columns:
+    columns: Columns = {"milliseconds": data.milliseconds}
+    if data.changes:
+        columns["changes"] = json_models(data.changes)
+    if data.artifacts:
+        columns["artifacts"] = json_models(data.artifacts)
+    return columns
+
+
+def _loss(_: Record, data: ToolCallLost) -> Columns:
+    return {"evidence": data.evidence}
+
+
+def _resolution(record: Record, data: ToolCallResolved) -> Columns:
+    return given(resolution=data.decision, resolved_by=record.actor, resolved_at=record.time_ms, note=data.note)
+
+
+_SAYERS: Mapping[type[Any], Callable[[Record, Any], Columns]] = {
+    ToolCallApprovalRequested: _request,
+    ToolCallApproved: _approval,
+    ToolCallDenied: _denial,
+    ToolCallApprovalExpired: _expiry,
+    ToolCallDispatched: _dispatch,
+    ToolCallStarted: _start,
+    ToolCallFinished: _result,
+    ToolCallLost: _loss,
+    ToolCallResolved: _resolution,
+}

@@ -1,23 +1,23 @@
-from collections.abc import Iterator
-
 from schemas.events import TurnEnded, TurnRecovered, TurnStarted
 from schemas.state import Turn, unknown_calls
 from services.projector.projections.changes import Applied, Change, ChangedRow, Columns, NewRow, given
 
 
-def turn_changes(applied: Applied) -> Iterator[Change]:
+def turn_changes(applied: Applied) -> list[Change]:
     record, before, after, _ = applied
-    match record.data:
-        case TurnStarted() as data:
-            yield NewRow("turns", (*record.key, data.turn), _started(applied, data))
-        case TurnRecovered() as data:
-            columns = given(recovered_at=record.time_ms, recovered_by=data.owner)
-            yield ChangedRow("turns", (*record.key, data.turn), columns)
-        case _:
-            pass
-    if after.turn is not before.turn and before.turn is not None:
-        key = (*record.key, before.turn.turn)
-        yield ChangedRow("turns", key, _ended(applied, before.turn) if after.turn is None else _going_on(after.turn))
+    changes: list[Change] = []
+    data = record.data
+    if type(data) is TurnStarted:
+        changes.append(NewRow("turns", (*record.key, data.turn), _started(applied, data)))
+    elif type(data) is TurnRecovered:
+        columns = given(recovered_at=record.time_ms, recovered_by=data.owner)
+        changes.append(ChangedRow("turns", (*record.key, data.turn), columns))
+    old, new = before.turn, after.turn
+    if old is not None and new is not old:
+        columns = _ended(applied, old) if new is None else _gone_on(old, new)
+        if columns:
+            changes.append(ChangedRow("turns", (*record.key, old.turn), columns))
+    return changes
 
 
 def _started(applied: Applied, data: TurnStarted) -> Columns:
@@ -38,16 +38,16 @@ def _started(applied: Applied, data: TurnStarted) -> Columns:
     )
 
 
-def _going_on(turn: Turn) -> Columns:
-    return given(
-        status="open" if turn.cancelling is None else "cancelling",
-        cancel_cause=turn.cancelling,
-        cancelled_at=None if turn.cancelling is None else turn.cancelled_ms,
-        steps=turn.steps,
-        input_tokens=turn.input_tokens,
-        output_tokens=turn.output_tokens,
-        waited_ms=turn.waited_ms,
-    )
+def _gone_on(old: Turn, turn: Turn) -> Columns:
+    """What differs of what the row shows of an open turn."""
+    columns: Columns = {}
+    if turn.cancelling is not None and old.cancelling is None:
+        columns |= {"status": "cancelling", "cancel_cause": turn.cancelling, "cancelled_at": turn.cancelled_ms}
+    if turn.steps != old.steps:
+        columns |= {"steps": turn.steps, "input_tokens": turn.input_tokens, "output_tokens": turn.output_tokens}
+    if turn.waited_ms != old.waited_ms:
+        columns["waited_ms"] = turn.waited_ms
+    return columns
 
 
 def _ended(applied: Applied, turn: Turn) -> Columns:
