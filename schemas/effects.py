@@ -53,7 +53,8 @@ class Facts(Frozen):
         description="Of a record that ends a turn: from its start to its end. With records of two clocks at least 0.",
     )
     waited_ms: Count | None = Field(
-        None, description="The part of turn_ms in which nothing could go on without a person."
+        None,
+        description="The part of turn_ms in which nothing could go on without a person, or only child threads worked.",
     )
     step_ms: Count | None = Field(
         None, description="Of a finished step: from the start of its latest attempt to the answer."

@@ -13,6 +13,7 @@ from pydantic import JsonValue, TypeAdapter
 from schemas.config import Config
 from schemas.events import CancelReason, EffectClass, InputMode, Lineage, RequestedCall, TurnOutcome
 from schemas.plan import PlanState, is_busy
+from schemas.tools import THREAD_POOL
 
 if TYPE_CHECKING:
     from dataclasses import replace as replace  # noqa: PLC0414  # mypy checks the names of the fields, and exports it
@@ -170,7 +171,7 @@ class Turn:
     children: int = 0
     """Calls that began a child thread."""
     waiting_since_ms: int | None = None
-    """Since when nothing can go on without a person."""
+    """Since when nothing can go on without a person, or only child threads work."""
     waited_ms: int = 0
 
 
@@ -256,15 +257,17 @@ def _is_answered_by_runtime(state: ThreadState) -> bool:
     return state.plan.waiting is not None and (approval == "never" or state.plan.call is not None)
 
 
-def waits_for_people(state: ThreadState) -> bool:
-    """Whether the open turn can go on only when a person answers an approval or a plan, or settles an unknown call."""
+def waits_for_others(state: ThreadState) -> bool:
+    """Whether the open turn can go on only when a person answers an approval or a plan, or settles an unknown call, or
+    when threads that work for it come to their ends: their turns have limits of their own.
+    """
     if state.turn is None or state.turn.step is not None:
         return False
     waits, turn = False, state.turn.turn
     for call in state.calls.values():
         if call.turn == turn and call.status != "settled":
-            proposes = state.plan.waiting is not None and state.plan.call == call.call
-            if call.status not in {"waiting", "unknown"} and not proposes:
+            at_work = call.status == "running" and call.pool == THREAD_POOL
+            if call.status not in {"waiting", "unknown"} and not at_work:
                 return False
             waits = True
     return waits

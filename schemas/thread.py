@@ -86,7 +86,7 @@ from schemas.state import (
     Turn,
     replace,
     unsettled_calls,
-    waits_for_people,
+    waits_for_others,
 )
 from schemas.tools import SPAWN_THREAD_TOOL, THREAD_POOL
 
@@ -925,8 +925,8 @@ def _skill_loaded(s: ThreadState, r: Record, d: SkillLoaded) -> Verdict:
 
 
 def _account_waiting(s: ThreadState, turn: Turn, time_ms: int) -> None:
-    """Keep the turn's time spent waiting for people, which does not count against its limit."""
-    waits = waits_for_people(s)
+    """Keep the turn's time spent waiting for people and for other threads, which does not count against its limit."""
+    waits = waits_for_others(s)
     if waits and turn.waiting_since_ms is None:
         s.turn = replace(turn, waiting_since_ms=time_ms)
     elif not waits and turn.waiting_since_ms is not None:

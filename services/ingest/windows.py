@@ -89,7 +89,7 @@ class Window(Answer):
     unknown: int
     """Calls of which is not known whether they ran, when the step ends."""
     turn_seconds: Durations | None
-    """Of turns that ended, without the time in which they waited for people."""
+    """Of turns that ended, without the time in which they waited for people or for child threads."""
     tool_seconds: Durations | None
 
 

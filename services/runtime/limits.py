@@ -11,7 +11,7 @@ from schemas.config import Limits as OwnLimits
 class Limits:
     steps_per_turn: int = 100
     turn_seconds: int = 3_600
-    """Of work: time spent waiting for people does not count."""
+    """Of its own work: time spent waiting for people, or for child threads, does not count."""
     parallel_calls: int = 8
     model_tries: int = 3
     retry_base_seconds: float = 1.0

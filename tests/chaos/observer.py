@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from schemas.codec import Record, Unreadable, decode
 from schemas.ids import ThreadKey
-from schemas.state import NOTHING, ThreadState, is_active, unknown_calls, waits_for_people
+from schemas.state import NOTHING, ThreadState, is_active, unknown_calls, waits_for_others
 from schemas.thread import fold
 from schemas.topics import THREAD_EVENTS
 from services.chassis.kafka import KafkaLog
@@ -35,8 +35,8 @@ class Seen:
         return not is_active(self.state) and not unknown_calls(self.state)
 
     @property
-    def waits_for_people(self) -> bool:
-        return waits_for_people(self.state)
+    def waits_for_others(self) -> bool:
+        return waits_for_others(self.state)
 
 
 class Observer:

@@ -171,7 +171,7 @@ class Progress:
 def is_runtimes(seen: Seen, instance: str | None = None, is_held: bool = True) -> bool:
     """Whether the next step of its open turn is the runtime's, and there: a model call is under way, or nothing is."""
     turn = seen.state.turn
-    if turn is None or seen.waits_for_people:
+    if turn is None or seen.waits_for_others:
         return False
     if turn.step is not None and turn.step.status == "open":
         return instance is None or turn.step.owner.startswith(f"{instance}/")

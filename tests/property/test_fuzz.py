@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from schemas.codec import Record
 from schemas.events import EVENTS
-from schemas.state import NOTHING, ThreadState, dump_state, is_active, load_state, waits_for_people
+from schemas.state import NOTHING, ThreadState, dump_state, is_active, load_state, waits_for_others
 from schemas.thread import TRANSITIONS, fold
 from schemas.transcript import Transcript, transcript_changes
 from tests.support.histories import IMPORTER, History, created, fold_all, plain_turn, submitted, turn_started
@@ -38,7 +38,7 @@ def test_any_records_in_any_order_never_raise(state: ThreadState, records: list[
         transcript.apply(transcript_changes(before, state, record, verdict))
         assert load_state(dump_state(state)) == state
         is_active(state)
-        waits_for_people(state)
+        waits_for_others(state)
         if transcript.lacks_inherited:
             transcript.inherited = ()
         transcript.context()

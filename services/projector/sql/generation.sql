@@ -164,7 +164,7 @@ comment on column turns.recovered_by is 'The runtime that took it over, the last
 comment on column turns.steps is 'Finished model calls.';
 comment on column turns.input_tokens is 'Sum over its finished model calls.';
 comment on column turns.output_tokens is 'Sum over its finished model calls.';
-comment on column turns.waited_ms is 'Time in which nothing could go on without a person; it counts against no limit.';
+comment on column turns.waited_ms is 'Time in which nothing could go on without a person, or only child threads worked; it counts against no limit.';
 comment on column turns.ended_seq is 'Seq of the record that ended it.';
 comment on column turns.ended_at is 'When it ended.';
 comment on column turns.unknown_calls is 'Named by its end; resolved afterwards or not.';

@@ -297,13 +297,12 @@ def test_cancelling_waits_for_executors_and_children_beside_each_other() -> None
 
 
 def test_a_child_that_does_not_end_in_time_is_stopped_and_given_up() -> None:
-    history = spawned(limits=OwnLimits(turn_seconds=10**9))
-    limits = replace(LIMITS, turn_seconds=10**9)
+    history = spawned()
     deadline = (history.call("1.1.0").deadline_ms - history.now_ms) / 1000
-    assert not stopped(history, deadline - 1, limits=limits)
-    assert stopped(history, deadline, limits=limits)
+    assert not stopped(history, deadline - 1)
+    assert stopped(history, deadline)
     gone = deadline + GRACE * (1 + LIMITS.child_depth)
-    event = appended(history, ToolCallFinished, gone, catalog=CATALOG, limits=limits)
+    event = appended(history, ToolCallFinished, gone, catalog=CATALOG)
     assert event.outcome == "timed_out"
 
 

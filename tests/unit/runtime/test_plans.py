@@ -145,19 +145,18 @@ class TestClosed:
 
 class TestTime:
     def test_a_task_that_runs_longer_than_its_call_may_is_told_to_stop_before_it_is_given_up(self):
-        of_long_turns = replace(LIMITS, turn_seconds=1_000_000)
         history = calling({"a": ""})
         call = history.call(CALL)
         history.now_ms = call.deadline_ms - 1
-        assert not sent(settled(history, limits=of_long_turns), TurnCancelRequested)
+        assert not sent(settled(history), TurnCancelRequested)
         history.now_ms = call.deadline_ms
-        decisions = settled(history, limits=of_long_turns)
+        decisions = settled(history)
         assert [append.key.thread for append in sent(decisions, TurnCancelRequested)] == [child_id(1, "a")]
         assert statuses(history) == {"a": "running"}
         [gone_ms] = [each.at_ms for each in decisions if isinstance(each, LookAgain)]
         assert call.deadline_ms < gone_ms
         history.now_ms = call.deadline_ms + 1_000_000
-        settled(history, limits=of_long_turns)
+        settled(history)
         assert statuses(history) == {"a": "cancelled"}
         assert result_of(history).outcome == "failed"
 

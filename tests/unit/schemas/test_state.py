@@ -10,16 +10,19 @@ from schemas.state import (
     load_state,
     unknown_calls,
     unsettled_calls,
-    waits_for_people,
+    waits_for_others,
 )
 from tests.support.histories import (
+    EXECUTOR,
     USER,
     History,
     approval_requested,
     approved,
     cancel_requested,
+    claimed,
     denied,
     dispatched,
+    finished,
     lost,
     plain_turn,
     proposed,
@@ -77,22 +80,37 @@ def test_calls_by_their_turn():
     assert unknown_calls(log.state, 2) == []
 
 
+def test_a_turn_whose_children_work_waits_for_others():
+    log = History().with_calls(proposed(0, "spawn_thread"), proposed(1))
+    for name in ("1.1.0", "1.1.1"):
+        log.apply(approved(log.call(name)), USER)
+    log.apply(dispatched(log.call("1.1.0"), "idempotent", pool="thread"))
+    assert not waits_for_others(log.state)
+    log.apply(dispatched(log.call("1.1.1")))
+    log.apply(claimed(log.call("1.1.1")), EXECUTOR)
+    assert not waits_for_others(log.state)
+    log.apply(finished(log.call("1.1.1")), EXECUTOR)
+    assert waits_for_others(log.state)
+    log.apply(finished(log.call("1.1.0")))
+    assert not waits_for_others(log.state)
+
+
 def test_a_turn_waits_for_people():
     log = History().idle()
-    assert not waits_for_people(log.state)
+    assert not waits_for_others(log.state)
     log.in_turn()
-    assert not waits_for_people(log.state)
+    assert not waits_for_others(log.state)
     log.apply(step_started(log.state))
-    assert not waits_for_people(log.state)
+    assert not waits_for_others(log.state)
     log = History().with_calls(proposed(0), proposed(1))
     log.apply(approval_requested(log.call("1.1.0")))
-    assert not waits_for_people(log.state)
+    assert not waits_for_others(log.state)
     log.apply(approval_requested(log.call("1.1.1")))
-    assert waits_for_people(log.state)
+    assert waits_for_others(log.state)
     log.apply(approved(log.call("1.1.1")), USER)
     log.apply(dispatched(log.call("1.1.1"), pool="client"))
-    assert not waits_for_people(log.state)
+    assert not waits_for_others(log.state)
     log.apply(lost(log.call("1.1.1")))
-    assert waits_for_people(log.state)
+    assert waits_for_others(log.state)
     log.apply(cancel_requested(log.state), USER)
-    assert waits_for_people(log.state)
+    assert waits_for_others(log.state)
