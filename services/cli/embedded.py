@@ -32,7 +32,7 @@ BROKER_ENVIRONMENT = {
     "THREADLOG_KAFKA_HEARTBEAT_INTERVAL_MS": "750",
     "THREADLOG_ROLLUPS_REBALANCE_TIMEOUT_SECONDS": "3",
 }
-READY_SECONDS = 60.0
+READY_SECONDS = 180.0
 LOOK_AGAIN_SECONDS = 0.05
 # Below the range from which Linux takes the ports of outgoing connections: nobody takes a port between our look and
 # the program's bind except another program that looks the same way.

@@ -27,7 +27,7 @@ BESIDE: Final = ("rollups",)
 MODULES: Final = {"tool-executor": "services.tool_executor", "rollups": "services.projector.rollups"}
 """Of those whose module has another name."""
 LOOK_SECONDS: Final = 0.02
-READY_SECONDS: Final = 60.0
+READY_SECONDS: Final = 180.0
 PROBE_SECONDS: Final = 2.0
 ENDING_SIGNALS: Final = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGQUIT})
 

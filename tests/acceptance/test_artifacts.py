@@ -18,8 +18,7 @@ from services.client.sse import Fact, JsonObject
 from tests.acceptance.test_kill import applied, follow
 from tests.support.services import database
 from tests.support.system import System, system
-
-pytestmark = [pytest.mark.timeout(180)]
+from tests.support.waiting import PATIENCE_SECONDS
 
 SCRIPT = r"""
 rules:
@@ -68,7 +67,10 @@ async def turn(running: System, thread: str | None, text: str) -> tuple[str, lis
 async def next_turn(client: ThreadlogClient, thread: str, asked: JsonObject) -> list[Any]:
     """What happened since this was asked for, up to the end of the turn."""
     facts: list[Fact] = []
-    async with asyncio.timeout(60), aclosing(client.follow(thread, after=int(str(asked["seq"])) - 1)) as events:
+    async with (
+        asyncio.timeout(PATIENCE_SECONDS),
+        aclosing(client.follow(thread, after=int(str(asked["seq"])) - 1)) as events,
+    ):
         async for event in events:
             if isinstance(event, Fact):
                 facts.append(event)

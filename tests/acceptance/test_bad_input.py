@@ -26,6 +26,7 @@ from services.client.client import ThreadlogClient
 from services.client.sse import Fact
 from tests.support.services import database
 from tests.support.system import System, system
+from tests.support.waiting import PATIENCE_SECONDS
 
 SCRIPT = r"""
 rules:
@@ -79,7 +80,7 @@ async def running(
             folder, kafka=kafka_bootstrap, postgres=dsn, script=SCRIPT, tools=TOOLS, environment=ENVIRONMENT
         ) as found,
     ):
-        async with found.client() as client, asyncio.timeout(60):
+        async with found.client() as client, asyncio.timeout(PATIENCE_SECONDS):
             await until_offered(client, "book_seat")
         yield found
 
@@ -105,7 +106,7 @@ async def turn(client: ThreadlogClient, text: str) -> list[Fact]:
 
 
 async def turn_of(client: ThreadlogClient, thread: str) -> list[Fact]:
-    async with asyncio.timeout(30), aclosing(client.follow(thread, until_turn_end=True)) as events:
+    async with asyncio.timeout(PATIENCE_SECONDS), aclosing(client.follow(thread, until_turn_end=True)) as events:
         return [event async for event in events if isinstance(event, Fact)]
 
 
@@ -175,7 +176,7 @@ async def test_foreign_and_broken_records_do_not_stop_a_partition(running: Syste
         accepted = await client.submit(thread, "hello once more", wait_applied=True)
         assert accepted.body["effect"] == "applied"
         facts = []
-        async with asyncio.timeout(30), aclosing(client.follow(thread)) as events:
+        async with asyncio.timeout(PATIENCE_SECONDS), aclosing(client.follow(thread)) as events:
             async for event in events:
                 if isinstance(event, Fact):
                     facts.append(event)
@@ -190,7 +191,7 @@ async def test_foreign_and_broken_records_do_not_stop_a_partition(running: Syste
     assert len(letters) == 5, letters
     reader = await log.reader(ends)
     found = 0
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while found < 5:
             found += sum(len(records) for _, records in await reader.poll(500))
     await reader.close()
@@ -199,7 +200,7 @@ async def test_foreign_and_broken_records_do_not_stop_a_partition(running: Syste
 async def dead_letters(dsn: str, partition: int) -> list[str]:
     connection = await asyncpg.connect(dsn)
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while True:
                 rows = await connection.fetch(
                     'select reason from views.dead_letters where "partition" = $1 order by "offset"', partition
@@ -276,7 +277,7 @@ async def test_a_second_creation_is_a_no_op(running: System, log: KafkaLog) -> N
 
 async def until(client: ThreadlogClient, thread: str, kind: str) -> Fact:
     """The thread's next record of this kind that took effect."""
-    async with asyncio.timeout(30), aclosing(client.follow(thread)) as events:
+    async with asyncio.timeout(PATIENCE_SECONDS), aclosing(client.follow(thread)) as events:
         async for event in events:
             if isinstance(event, Fact) and event.kind == kind and event.applied:
                 return event

@@ -15,7 +15,6 @@ FAULTS_MIN = 4
 """On a machine that is busy with other tests, everything that was killed takes long to come back."""
 
 
-@pytest.mark.timeout(300)
 async def test_nothing_is_lost_or_done_twice_while_everything_is_killed() -> None:
     choice = choose_kafka(is_must=IS_CI, is_own=True)
     if choice.kind != "apache":

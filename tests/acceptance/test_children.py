@@ -16,8 +16,7 @@ from services.client.sse import Fact, JsonObject
 from services.runtime.children import Origin, child_of
 from tests.support.services import database
 from tests.support.system import System, system
-
-pytestmark = [pytest.mark.timeout(240)]
+from tests.support.waiting import PATIENCE_SECONDS
 
 SECOND = "second"
 SCRIPT = r"""
@@ -78,7 +77,7 @@ class Family:
     async def until(self, who: str, kind: str) -> None:
         """Until this thread has had an event of this kind that took effect."""
         facts = self.facts[who]
-        async with asyncio.timeout(90):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while not any(fact.kind == kind and fact.body["effect"] == "applied" for fact in facts):
                 await self._read(who, kind)
 

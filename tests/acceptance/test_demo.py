@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-SECONDS_MAX = 180
+SECONDS_MAX = 500
 MARK = "DEMO_TEST_MARK"
 CHECKS = 13
 
@@ -26,7 +26,6 @@ def temporary() -> Iterator[Path]:
         yield folder
 
 
-@pytest.mark.timeout(SECONDS_MAX + 60)
 async def test_the_demo_holds_and_leaves_nothing(temporary: Path) -> None:
     mark = uuid.uuid4().hex
     process = await asyncio.create_subprocess_exec(

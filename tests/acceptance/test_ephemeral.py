@@ -10,8 +10,7 @@ from services.client.client import RefusedError, ThreadlogClient
 from services.client.sse import Fact
 from tests.support.services import database
 from tests.support.system import System, system
-
-pytestmark = [pytest.mark.timeout(180)]
+from tests.support.waiting import PATIENCE_SECONDS
 
 SCRIPT = r"""
 rules:
@@ -55,7 +54,7 @@ async def running(
 
 async def follow(client: ThreadlogClient, thread: str, until: str, times: int = 1) -> list[Fact]:
     facts: list[Fact] = []
-    async with asyncio.timeout(90), aclosing(client.follow(thread)) as events:
+    async with asyncio.timeout(PATIENCE_SECONDS), aclosing(client.follow(thread)) as events:
         async for event in events:
             if isinstance(event, Fact):
                 facts.append(event)

@@ -20,8 +20,7 @@ from services.importer.walk import find_files
 from tests.support.services import database
 from tests.support.sessions.made import write_codex
 from tests.support.system import System, system
-
-pytestmark = [pytest.mark.timeout(300)]
+from tests.support.waiting import PATIENCE_SECONDS
 
 SESSIONS = Path("tests/support/sessions")
 SCRIPT = r"""
@@ -114,7 +113,7 @@ async def test_a_killed_worker_leaves_a_passive_thread_that_the_next_one_finishe
     write_codex(whole, turns=600)
     importing = asyncio.ensure_future(imported(running, "codex", whole, "killed"))
     async with running.client(tenant="killed") as client:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             await until_it_has_turns(client)
         for worker in workers(running):
             worker.send_signal(signal.SIGKILL)
@@ -123,7 +122,7 @@ async def test_a_killed_worker_leaves_a_passive_thread_that_the_next_one_finishe
         assert before["status"] == "importing"
         lines = await importing
         assert threads_of(lines)[0]["thread"] == thread
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while (await client.thread(thread))["status"] == "importing":  # noqa: ASYNC110  # the views follow the log
                 await asyncio.sleep(0.02)
         after = await client.thread(thread)

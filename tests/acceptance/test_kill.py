@@ -11,8 +11,7 @@ from services.client.client import ThreadlogClient
 from services.client.sse import Fact, JsonObject
 from tests.support.services import database
 from tests.support.system import System, system
-
-pytestmark = [pytest.mark.timeout(180)]
+from tests.support.waiting import PATIENCE_SECONDS
 
 SCRIPT = r"""
 rules:
@@ -58,7 +57,7 @@ async def running(
 async def follow(client: ThreadlogClient, thread: str, *, until: str, attempts: int = 1) -> list[Fact]:
     """The thread's facts up to the one of this kind that took effect for the n-th time; gap-free, each once."""
     facts: list[Fact] = []
-    async with asyncio.timeout(60), aclosing(client.follow(thread)) as events:
+    async with asyncio.timeout(PATIENCE_SECONDS), aclosing(client.follow(thread)) as events:
         async for event in events:
             if not isinstance(event, Fact):
                 continue
@@ -140,7 +139,7 @@ async def test_projector_killed_while_turns_run(running: System) -> None:
             await follow(client, thread, until="turn.ended")
         await running.supervisor.wait_ready("projector")
         for thread in threads:
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(PATIENCE_SECONDS):
                 while (await client.thread(thread)).get("last_outcome") != "completed":  # noqa: ASYNC110  # a view
                     await asyncio.sleep(0.1)
 
@@ -150,14 +149,14 @@ def has_lines(path: Path, count: int) -> bool:
 
 
 async def wait_for_lines(path: Path, count: int) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while not has_lines(path, count):  # noqa: ASYNC110  # a foreign process writes it
             await asyncio.sleep(0.02)
 
 
 async def until_unsafe(client: ThreadlogClient) -> None:
     """Until the runtime has seen that the tool is unsafe now."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while True:
             thread = (await client.create_thread(text="run true")).thread
             facts = await follow(client, thread, until="turn.ended")

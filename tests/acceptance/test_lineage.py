@@ -15,8 +15,6 @@ from tests.acceptance.test_kill import applied, follow
 from tests.support.services import database
 from tests.support.system import System, system
 
-pytestmark = [pytest.mark.timeout(240)]
-
 SCRIPT = r"""
 rules:
   - match: {summary: true}

@@ -25,8 +25,9 @@ from services.cli.embedded import Running, free_port
 from services.cli.metrics_reference import MetricReference, reference
 from tests.support.services import database
 from tests.support.system import System, system
+from tests.support.waiting import PATIENCE_SECONDS
 
-pytestmark = [pytest.mark.timeout(180), pytest.mark.kafka]
+pytestmark = [pytest.mark.kafka]
 # Its own broker: what is counted begins with what others have left on a shared one.
 
 SCRIPT = r"""
@@ -63,7 +64,7 @@ async def scrape(running: System, service: str) -> tuple[set[str], Shown]:
 async def until(running: System, service: str, holds: Callable[[Shown], bool]) -> Shown:
     shown: Shown = {}
     try:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while True:
                 _, shown = await scrape(running, service)
                 if holds(shown):
@@ -211,7 +212,7 @@ async def asked(http: httpx2.AsyncClient, path: str, **params: str) -> Any:
 async def test_a_prometheus_takes_all_of_it_and_has_no_alert_but_those_of_what_was_done(
     running: System, tmp_path: Path
 ) -> None:
-    async with prometheus(running, tmp_path) as http, asyncio.timeout(60):
+    async with prometheus(running, tmp_path) as http, asyncio.timeout(PATIENCE_SECONDS):
         while True:
             targets, rules = await asked(http, "targets"), await asked(http, "rules")
             if targets and [target["health"] for target in targets["activeTargets"]] == ["up"] * 5:

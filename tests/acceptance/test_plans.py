@@ -10,8 +10,7 @@ from services.client.client import JsonObject, RefusedError, ThreadlogClient
 from services.client.sse import Fact
 from tests.support.services import database
 from tests.support.system import System, system
-
-pytestmark = [pytest.mark.timeout(180)]
+from tests.support.waiting import PATIENCE_SECONDS
 
 SCRIPT = r"""
 rules:
@@ -64,7 +63,7 @@ async def running(
 
 async def follow(client: ThreadlogClient, thread: str, until: str) -> list[Fact]:
     facts: list[Fact] = []
-    async with asyncio.timeout(90), aclosing(client.follow(thread)) as events:
+    async with asyncio.timeout(PATIENCE_SECONDS), aclosing(client.follow(thread)) as events:
         async for event in events:
             if isinstance(event, Fact):
                 facts.append(event)
@@ -87,7 +86,7 @@ def statuses(version: JsonObject) -> dict[str, str]:
 async def until(client: ThreadlogClient, thread: str, wanted: dict[str, str]) -> JsonObject:
     """The last version, once its tasks stand so."""
     version: JsonObject = {"tasks": []}
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while statuses(version) != wanted:
             page = await client.plan(thread)
             version = page["data"][0] if page["data"] else version

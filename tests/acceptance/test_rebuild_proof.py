@@ -12,7 +12,6 @@ from tests.support.services import choose_kafka
 RECORDS = 4_000
 
 
-@pytest.mark.timeout(400)
 async def test_the_views_are_the_same_however_they_were_made() -> None:
     choice = choose_kafka(is_must=IS_CI, is_own=True)
     if choice.kind != "apache":

@@ -21,8 +21,9 @@ from services.cli.supervisor import SERVICES
 from services.client.sse import Fact, JsonObject, SseParser
 from tests.support.services import database
 from tests.support.system import System, system
+from tests.support.waiting import PATIENCE_SECONDS
 
-pytestmark = [pytest.mark.timeout(240), pytest.mark.kafka]
+pytestmark = [pytest.mark.kafka]
 
 SECOND = "second"
 SESSIONS = 6
@@ -135,7 +136,7 @@ class Session:
         path = f"/v1/threads/{self.thread}/inputs{wait}"
         await self._clients.post(path, {"text": f"note {name}"}, name)
         self.said.append(name)
-        async with asyncio.timeout(60), self._ended:
+        async with asyncio.timeout(PATIENCE_SECONDS), self._ended:
             await self._ended.wait_for(lambda: len(self.applied("turn.ended")) >= len(self.said))
 
     async def _follow(self) -> None:
@@ -172,7 +173,7 @@ async def restart(running: System, name: str) -> None:
 
 
 async def everybody_has_said(sessions: list[Session], count: int) -> None:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         for session in sessions:
             while len(session.applied("turn.ended")) < count:  # noqa: ASYNC110  # the session's own task goes on
                 await asyncio.sleep(PAUSE_SECONDS)

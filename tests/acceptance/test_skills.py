@@ -16,8 +16,7 @@ from services.client.client import JsonObject, ThreadlogClient
 from services.client.sse import Fact
 from tests.support.services import database
 from tests.support.system import System, system
-
-pytestmark = [pytest.mark.timeout(180)]
+from tests.support.waiting import PATIENCE_SECONDS
 
 SCRIPT = r"""
 rules:
@@ -69,7 +68,7 @@ def write(folder: Path) -> None:
 
 async def turn(client: ThreadlogClient, thread: str, number: int) -> list[Fact]:
     facts: list[Fact] = []
-    async with asyncio.timeout(60), aclosing(client.follow(thread)) as events:
+    async with asyncio.timeout(PATIENCE_SECONDS), aclosing(client.follow(thread)) as events:
         async for event in events:
             if isinstance(event, Fact):
                 facts.append(event)

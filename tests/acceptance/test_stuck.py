@@ -12,8 +12,9 @@ from services.chassis.groups import RUNTIME_GROUP
 from services.client.sse import JsonObject
 from tests.support.services import database
 from tests.support.system import System, system
+from tests.support.waiting import PATIENCE_SECONDS
 
-pytestmark = [pytest.mark.timeout(180), pytest.mark.kafka]
+pytestmark = [pytest.mark.kafka]
 
 SCRIPT = """
 rules:
@@ -25,7 +26,7 @@ QUICK = {"THREADLOG_OPS_STUCK_SECONDS": "2", "THREADLOG_OPS_FRESH_SECONDS": "0"}
 
 
 async def until(running: System, holds: Callable[[JsonObject], bool]) -> JsonObject:
-    async with asyncio.timeout(60), httpx2.AsyncClient(base_url=running.url) as http:
+    async with asyncio.timeout(PATIENCE_SECONDS), httpx2.AsyncClient(base_url=running.url) as http:
         while True:
             answer = await http.get("/v1/ops/stuck")
             assert answer.status_code == 200, answer.text

@@ -23,8 +23,6 @@ from services.client.client import ThreadlogClient
 from tests.support.services import database
 from tests.support.system import System, system
 
-pytestmark = [pytest.mark.timeout(400)]
-
 SCRIPT = """
 rules:
   - match: always
@@ -34,7 +32,7 @@ READS_PER_SECOND = 200
 READERS = 8
 READS_MIN = 1_000
 WRITERS = 3
-END_SECONDS = 100
+END_SECONDS = 180
 
 
 @pytest.fixture(scope="module")

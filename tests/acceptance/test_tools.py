@@ -11,8 +11,6 @@ from tests.acceptance.test_kill import applied, follow, wait_for_lines
 from tests.support.services import database
 from tests.support.system import System, system
 
-pytestmark = [pytest.mark.timeout(180)]
-
 SCRIPT = r"""
 rules:
   - match: {last_user: "^run (?P<command>.+)", steps: 0}

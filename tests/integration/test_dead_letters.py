@@ -37,6 +37,7 @@ from services.projector.rebuild import rebuild
 from tests.support.bad_records import bad_records, changed, hashed
 from tests.support.histories import USER, History, proposed, step_finished, submitted
 from tests.support.projector_world import PARTITIONS, settings_of, until
+from tests.support.waiting import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.kafka
 TOPIC = THREAD_EVENTS.name
@@ -211,7 +212,7 @@ async def test_each_class_is_told_to_operators_and_no_partition_stands_still(pla
 async def _letters_are_on_their_topic(place: Place, at: dict[str, tuple[int, int]]) -> None:
     reader = await place.log.reader({TopicPartition(DLQ, number): 0 for number in range(PARTITIONS)})
     told: dict[str, tuple[int, int]] = {}
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while told.keys() < at.keys():
             for headers in [dict(record.headers) for _, records in await reader.poll(500) for record in records]:
                 partition, offset = int(headers["threadlog_partition"]), int(headers["threadlog_offset"])

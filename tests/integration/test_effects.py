@@ -29,7 +29,7 @@ BREAK_CONNECTIONS = (
     "where application_name like 'threadlog-rollups%' and datname = current_database()"
 )
 
-pytestmark = [pytest.mark.kafka, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.kafka]
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ from services.projector.generations import ensure_live
 from services.projector.settings import ProjectorSettings
 from tests.support import histories
 from tests.support.ingest_place import SQL, Place, position
+from tests.support.waiting import PATIENCE_SECONDS
 
 NOWHERE = "postgresql://threadlog@127.0.0.1:1/threadlog"
 
@@ -325,7 +326,7 @@ async def test_the_process_serves_and_stops(kafka_bootstrap: str, place: Place) 
     )
     assert process.stderr is not None
     try:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             port = None
             while port is None:
                 line = (await process.stderr.readline()).decode()

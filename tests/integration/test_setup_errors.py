@@ -38,8 +38,6 @@ NOBODY_ANSWERS: Final = "127.0.0.1:1"
 SECRET: Final = "s3cret-of-the-dsn"
 SECONDS_MAX: Final = 120
 
-pytestmark = pytest.mark.timeout(600)  # dozens of processes, each of which imports a service
-
 
 class Ended(NamedTuple):
     what: str

@@ -37,6 +37,7 @@ from tests.support.verify_place import (
     whole_turn,
     with_header,
 )
+from tests.support.waiting import PATIENCE_SECONDS
 from tests.support.walks import GO_ON, walk
 
 TOPIC = THREAD_EVENTS.name
@@ -105,7 +106,6 @@ def _turns(key: ThreadKey) -> list[Outgoing]:
 
 
 @pytest.mark.kafka
-@pytest.mark.timeout(300)
 async def test_each_alteration_of_the_log_is_found(database: str, own_kafka: Running) -> None:
     """A log in whose partitions different things were done, and views from before and from after that."""
     broker = own_kafka.address
@@ -145,7 +145,6 @@ async def test_each_alteration_of_the_log_is_found(database: str, own_kafka: Run
 
 
 @pytest.mark.kafka
-@pytest.mark.timeout(300)
 async def test_records_that_are_gone_from_an_end_are_found_while_the_views_remember_them(
     database: str, own_kafka: Running
 ) -> None:
@@ -176,7 +175,6 @@ async def test_records_that_are_gone_from_an_end_are_found_while_the_views_remem
 
 
 @pytest.mark.kafka
-@pytest.mark.timeout(300)
 async def test_a_parent_that_is_not_as_its_children_say_is_found(database: str, own_kafka: Running) -> None:
     async with verify_place(database, own_kafka.address, {}) as place:
         parent, fork, child = [place.key_in(partition) for partition in (1, 4, 6)]
@@ -269,7 +267,6 @@ async def _columns(place: VerifyPlace, table: str) -> tuple[list[str], dict[str,
 
 
 @pytest.mark.kafka
-@pytest.mark.timeout(300)
 async def test_in_each_view_a_row_that_is_other_gone_or_too_many_is_found(rich: VerifyPlace) -> None:
     clean = await rich.verify()
     assert clean.findings == 0, clean.to_json()
@@ -327,7 +324,6 @@ async def _expect(place: VerifyPlace, found: dict[str, str]) -> None:
 
 
 @pytest.mark.kafka
-@pytest.mark.timeout(300)
 async def test_each_column_of_each_view_is_compared_and_named(rich: VerifyPlace) -> None:
     schema, connection = await rich.schema(), rich.connection
     await connection.execute("create schema folded")
@@ -379,7 +375,6 @@ async def _alter(connection: asyncpg.Connection, table: str, column: str, kind: 
 
 
 @pytest.mark.kafka
-@pytest.mark.timeout(300)
 async def test_it_works_while_others_write(rich: VerifyPlace) -> None:
     stopping = asyncio.Event()
     written = 0
@@ -404,7 +399,6 @@ async def test_it_works_while_others_write(rich: VerifyPlace) -> None:
 
 
 @pytest.mark.kafka
-@pytest.mark.timeout(300)
 async def test_what_a_killed_one_left_is_cleaned_up_by_the_next(rich: VerifyPlace) -> None:
     environment = os.environ | {
         "THREADLOG_POSTGRES_DSN": rich.settings.postgres_dsn,
@@ -421,7 +415,7 @@ async def test_what_a_killed_one_left_is_cleaned_up_by_the_next(rich: VerifyPlac
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
         )
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while not set(await rich.scratches()) - set(left) and process.returncode is None:  # noqa: ASYNC110  # another process
                 await asyncio.sleep(0.02)
         return process
@@ -433,7 +427,7 @@ async def test_what_a_killed_one_left_is_cleaned_up_by_the_next(rich: VerifyPlac
     await killed.wait()
     left += await rich.scratches()
     assert len(left) == 1
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while not await _is_free(rich):  # noqa: ASYNC110  # the event is the database's
             await asyncio.sleep(0.05)
     stopped = await start()
@@ -462,7 +456,6 @@ async def _is_free(place: VerifyPlace) -> bool:
 
 
 @pytest.mark.kafka
-@pytest.mark.timeout(300)
 async def test_an_export_needs_the_log_alone(database: str, own_kafka: Running) -> None:
     async with verify_place(database, own_kafka.address, {}) as place:
         key = place.key_in(5)

@@ -33,7 +33,7 @@ from tests.support.walks import GO_ON, as_read, walk
 
 TOPIC = THREAD_EVENTS.name
 PARTITIONS = 4
-VISIBLE_SECONDS = 20.0
+VISIBLE_SECONDS = 180.0
 
 
 def settings_of(dsn: str, **changed: Any) -> ProjectorSettings:

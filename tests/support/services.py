@@ -39,6 +39,8 @@ JAVA_MAJOR_MIN = 17
 INSTALL_SECONDS = 600
 DOWNLOAD_SECONDS = 900
 IMAGE_SECONDS = 600
+START_SECONDS = 300
+"""Where it ends by itself that is seen at once; a machine that does much else may take long."""
 
 KafkaKind = Literal["given", "apache", "docker", "embedded"]
 
@@ -117,12 +119,12 @@ def apache_kafka(
         # Like Kafka's own ids: url-safe base64 of 16 bytes. One that starts with a dash would be taken for an option.
         cluster_id = "A" + base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")[1:]
         storage = ["kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(properties), "--standalone"]
-        _run([program, "-XX:TieredStopAtLevel=1", *flags, *storage], 60)
+        _run([program, "-XX:TieredStopAtLevel=1", *flags, *storage], START_SECONDS)
     # What a test wrote is not needed afterwards: no orderly shutdown, which takes seconds.
     compiler = ["-XX:TieredStopAtLevel=1"] if quick_start else []
     command = [program, f"-Xmx{heap}", *compiler, *flags, "kafka.Kafka", str(properties)]
     with supervised(command, log=log, stop_signal=signal.SIGKILL) as process:
-        wait_until(lambda: kafka_answers("127.0.0.1", bound), process, "Apache Kafka")
+        wait_until(lambda: kafka_answers("127.0.0.1", bound), process, "Apache Kafka", START_SECONDS)
         yield Running(f"127.0.0.1:{bound}", f"Apache Kafka {KAFKA_VERSION}", process.pid, log)
 
 
