@@ -142,7 +142,7 @@ def assembled(
     policy = sandbox_policy(settings, file)
     policy.root.mkdir(mode=0o700, parents=True, exist_ok=True)
     grace_seconds = settings.executor_grace_seconds
-    history = FileHistory(store, settings.executor_keep_seconds)
+    history = FileHistory(store, settings.executor_keep_seconds, settings.executor_change_bytes_max)
     kept_bytes_max = min(settings.executor_output_bytes_max, settings.artifact_bytes_max)
     limits = SkillLimits(
         settings.executor_skill_bytes_max, settings.executor_skill_file_bytes_max, settings.executor_skill_files_max

@@ -5,11 +5,15 @@ What is about to happen is written into a journal beside the workspace, out of r
     prepare {files}    new contents are written beside their files; the old ones get a second name beside them
     apply              new contents take the names of their files, deleted files lose theirs
     done               the second names go
+    over               nothing is left to do
 
 A journal that is found at `prepare` or `apply` was left behind by a process that died: everything is put back as it
 was. At `done` only what lies beside is cleared away. Whoever changes files, or enters the workspace, does so first. A
 lock on the journal, which the kernel drops with its process, keeps those who come from taking a live change for a dead
 one.
+
+A change that is over stays in the journal until the next one, with what its call said of it: the process may die before
+that call's end is in the log, and the call, run again, finds its files as it wants them.
 """
 
 import contextlib
@@ -24,11 +28,17 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from pydantic import JsonValue
+
+from services.chassis.clock import draw_id
+
 NEW_SUFFIX = ".threadlog-new"
 OLD_SUFFIX = ".threadlog-old"
 MODE_DEFAULT = 0o644
 LOCK_SECONDS = 5.0
 LOCK_LOOK_SECONDS = 0.02
+OVER = "over"
+_OVER_LINE = b"\nover\n"
 
 
 class FileBusyError(Exception):
@@ -53,8 +63,20 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
+class Said:
+    """What a call says of its changes, to be found by the same call when it runs again."""
+
+    key: str = ""
+    changes: tuple[dict[str, JsonValue], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class _Entry:
     path: Path
+    beside: str
+    """What its other names begin with. Not its own name, which may be as long as a name can be; and drawn, so that
+    nothing that a command has left can be in the way.
+    """
     had: bool
     wants: bool
     made: tuple[str, ...]
@@ -62,11 +84,18 @@ class _Entry:
 
     @property
     def new(self) -> Path:
-        return self.path.with_name(f".{self.path.name}{NEW_SUFFIX}")
+        return self.path.with_name(f"{self.beside}{NEW_SUFFIX}")
 
     @property
     def old(self) -> Path:
-        return self.path.with_name(f".{self.path.name}{OLD_SUFFIX}")
+        return self.path.with_name(f"{self.beside}{OLD_SUFFIX}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Journal:
+    entries: list[_Entry]
+    state: str
+    said: Said = Said()
 
 
 def journal_of(workspace: Path) -> Path:
@@ -75,15 +104,24 @@ def journal_of(workspace: Path) -> Path:
 
 
 def recover(workspace: Path) -> None:
-    """Put back what a process that died has left half done. One look at a file where there is nothing."""
+    """Put back what a process that died has left half done. One look at a file where there is nothing. Raises OSError
+    where that cannot be done; then it is tried again by whoever comes next.
+    """
     journal = journal_of(workspace)
-    try:
-        if not journal.stat().st_size:
-            return
-    except FileNotFoundError:
+    if _is_over(journal):
         return
     with suppress(FileBusyError), _locked(journal, 0) as descriptor:
         _recover(descriptor)
+
+
+def said_before(workspace: Path, key: str) -> tuple[dict[str, JsonValue], ...]:
+    """By a run of the same call that came to its end, where no other change came after it."""
+    journal = journal_of(workspace)
+    if not journal.exists():
+        return ()
+    with _locked(journal, LOCK_SECONDS) as descriptor:
+        found = _read(descriptor)
+    return found.said.changes if found.state == OVER and found.said.key == key else ()
 
 
 def look(path: Path) -> Found | None:
@@ -115,16 +153,21 @@ def size_of(path: Path) -> int:
         return 0
 
 
-def apply(workspace: Path, wanted: Mapping[Path, Wanted], found: Mapping[Path, Found | None]) -> None:
+def apply(
+    workspace: Path, wanted: Mapping[Path, Wanted], found: Mapping[Path, Found | None], said: Said = Said()
+) -> None:
     """Raises OSError, or FileBusyError where a file is not as it was found; then nothing has changed."""
     with _locked(journal_of(workspace), LOCK_SECONDS) as descriptor:
         _recover(descriptor)
         for path, before in found.items():
             if _signature_at(path) != (None if before is None else before.signature):
                 raise FileBusyError(f"{path.relative_to(workspace)} was changed at this very moment.")
-        entries = [_entry(path, want, found[path]) for path, want in wanted.items()]
+        drawn = draw_id()
+        entries = [
+            _entry(path, want, found[path], f".{drawn}-{number}") for number, (path, want) in enumerate(wanted.items())
+        ]
         try:
-            _write(descriptor, "prepare", entries)
+            _begin(descriptor, entries, said)
             for entry in entries:
                 _prepare(entry, wanted[entry.path], found[entry.path])
             _write(descriptor, "apply")
@@ -137,45 +180,55 @@ def apply(workspace: Path, wanted: Mapping[Path, Wanted], found: Mapping[Path, F
         except OSError:
             _recover(descriptor)
             raise
-        _recover(descriptor)
+        with suppress(OSError):  # the files have changed; whoever comes next clears away
+            _recover(descriptor)
 
 
-def _entry(path: Path, want: Wanted, before: Found | None) -> _Entry:
+def _entry(path: Path, want: Wanted, before: Found | None, beside: str) -> _Entry:
     made = [] if want.content is None else [str(parent) for parent in path.parents if not parent.exists()]
-    return _Entry(path, before is not None, want.content is not None, tuple(reversed(made)))
+    return _Entry(path, beside, before is not None, want.content is not None, tuple(reversed(made)))
 
 
 def _prepare(entry: _Entry, want: Wanted, before: Found | None) -> None:
     if want.content is not None:
         entry.path.parent.mkdir(parents=True, exist_ok=True)
-        entry.new.unlink(missing_ok=True)
         # O_EXCL and O_NOFOLLOW: nothing that a command planted under this name is written through.
         descriptor = os.open(entry.new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, MODE_DEFAULT)
         with os.fdopen(descriptor, "wb") as file:
             file.write(want.content)
-            mode = want.mode if want.mode is not None else None if before is None else before.mode
-            if mode is not None:
-                os.fchmod(file.fileno(), mode)
+            # Whatever the umask: it is what the call says of the file.
+            os.fchmod(file.fileno(), mode_of(want, before))
     if before is not None:
-        entry.old.unlink(missing_ok=True)
         try:
             os.link(entry.path, entry.old, follow_symlinks=False)
         except OSError:  # a file system without hard links
             shutil.copy2(entry.path, entry.old, follow_symlinks=False)
 
 
+def mode_of(want: Wanted, before: Found | None) -> int:
+    if want.mode is not None:
+        return want.mode
+    return MODE_DEFAULT if before is None else before.mode
+
+
 def _recover(descriptor: int) -> None:
-    entries, state = _read(descriptor)
-    for entry in reversed(entries):
-        if state == "apply":
+    found = _read(descriptor)
+    if found.state == OVER:
+        return
+    for entry in reversed(found.entries):
+        if found.state == "apply":
             _put_back(entry)
-        entry.new.unlink(missing_ok=True)
-        entry.old.unlink(missing_ok=True)
-        if state != "done":
+        for beside in (entry.new, entry.old):
+            with suppress(OSError):  # where none could be made, none can be removed
+                beside.unlink()
+        if found.state != "done":
             for made in reversed(entry.made):
                 with suppress(OSError):
                     Path(made).rmdir()
-    os.ftruncate(descriptor, 0)
+    if found.state == "done":
+        _write(descriptor, OVER)
+    else:
+        os.ftruncate(descriptor, 0)
 
 
 def _put_back(entry: _Entry) -> None:
@@ -187,29 +240,47 @@ def _put_back(entry: _Entry) -> None:
         entry.old.replace(entry.path)  # which does nothing where both names are of one file
 
 
-def _write(descriptor: int, state: str, entries: list[_Entry] | None = None) -> None:
-    if entries is not None:
-        files = [[str(entry.path), entry.had, entry.wants, list(entry.made)] for entry in entries]
-        line = f"{state} {json.dumps(files)}\n"
-        os.ftruncate(descriptor, 0)
-        os.lseek(descriptor, 0, os.SEEK_SET)
-    else:
-        line = f"{state}\n"
-    data = line.encode()
+def _begin(descriptor: int, entries: list[_Entry], said: Said) -> None:
+    files = [[str(one.path), one.beside, one.had, one.wants, list(one.made)] for one in entries]
+    os.ftruncate(descriptor, 0)
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    _write(descriptor, f"prepare {json.dumps([files, said.key, said.changes])}")
+
+
+def _write(descriptor: int, line: str) -> None:
+    data = f"{line}\n".encode()
     while data:
         data = data[os.write(descriptor, data) :]
 
 
-def _read(descriptor: int) -> tuple[list[_Entry], str]:
-    """What the last whole line says; a torn first line was written before anything was done."""
+def _read(descriptor: int) -> _Journal:
+    """What the last whole line says; a torn first line was written before anything was done. The place to write is then
+    behind that line. Raises OSError for what is no journal.
+    """
     os.lseek(descriptor, 0, os.SEEK_SET)
     with os.fdopen(os.dup(descriptor), "rb") as file:
-        lines = [line.decode().rstrip("\n") for line in file if line.endswith(b"\n")]
+        lines = [line for line in file if line.endswith(b"\n")]
+    os.lseek(descriptor, sum(map(len, lines)), os.SEEK_SET)
     if not lines:
-        return [], "prepare"
-    files = json.loads(lines[0].removeprefix("prepare "))
-    entries = [_Entry(Path(path), had, wants, tuple(made)) for path, had, wants, made in files]
-    return entries, "prepare" if len(lines) == 1 else lines[-1]
+        return _Journal([], "prepare")
+    try:
+        files, key, changes = json.loads(lines[0].removeprefix(b"prepare "))
+        entries = [_Entry(Path(path), beside, had, wants, tuple(made)) for path, beside, had, wants, made in files]
+    except (ValueError, TypeError) as error:
+        raise OSError(22, "The journal of the last change of files is damaged") from error
+    state = "prepare" if len(lines) == 1 else lines[-1].decode().rstrip("\n")
+    return _Journal(entries, state, Said(key, tuple(changes)))
+
+
+def _is_over(journal: Path) -> bool:
+    """Or there was no change so far."""
+    try:
+        with journal.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - len(_OVER_LINE)))
+            return not size or file.read() == _OVER_LINE
+    except FileNotFoundError:
+        return True
 
 
 @contextlib.contextmanager

@@ -145,7 +145,10 @@ class Sandbox:
             workspace.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
             raise RefusedError(f"The thread's workspace cannot be made: {error}") from error
-        recover(workspace)
+        try:
+            recover(workspace)
+        except OSError as error:
+            raise RefusedError(f"A change of files that was cut off here cannot be put back: {error}") from error
         room = Room(self._policy, workspace, workspace, profile, self._variables(environment.get("variables")))
         return room.moved(str(environment.get("cwd") or "."))
 

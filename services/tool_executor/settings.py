@@ -34,6 +34,8 @@ class ExecutorSettings(Settings):
     executor_keep_seconds: float = Field(default=30.0, gt=0)
     """What the artifact store may take for what one call leaves. Then a result goes out cut, and a file is not changed.
     """
+    executor_change_bytes_max: int = Field(default=256 * MIB, ge=16 * MIB)
+    """Of all files that one call changes, before and after together; a larger change is refused. They are in memory."""
     executor_skill_bytes_max: int = Field(default=16 * MIB, ge=1)
     """Of a skill's folder as a tar; a larger one is refused."""
     executor_skill_file_bytes_max: int = Field(default=4 * MIB, ge=1)

@@ -49,12 +49,12 @@ class ApplyPatchTool(ChangingTool[ApplyPatchArguments]):
 
     async def plan(self, args: ApplyPatchArguments, room: Room, _tenant: str) -> Plan:
         try:
-            return await asyncio.to_thread(_plan, room, parse_patch(args.patch))
+            return await asyncio.to_thread(_plan, room, parse_patch(args.patch), self._history.bytes_max)
         except PatchError as error:
             raise ToolFailedError(str(error)) from None
 
 
-def _plan(room: Room, patches: tuple[FilePatch, ...]) -> Plan:
+def _plan(room: Room, patches: tuple[FilePatch, ...], bytes_max: int) -> Plan:
     if len(patches) > FILES_MAX:
         raise PatchError(f"The patch changes {len(patches)} files, more than {FILES_MAX}; split it.")
     contents: dict[Path, bytes | None] = {}
@@ -77,6 +77,10 @@ def _plan(room: Room, patches: tuple[FilePatch, ...]) -> Plan:
                 done.append(_update(room, patch, path, contents, modes))
             case _:
                 assert_never(patch)
+        if sum(len(content) for content in contents.values() if content is not None) > bytes_max:
+            raise PatchError(
+                f"The files would have more than {bytes_max} bytes together. Nothing was changed; split it."
+            )
     wanted = {path: Wanted(content, modes.get(path)) for path, content in contents.items()}
     return Plan(wanted, lambda _changes: "Applied:\n" + "\n".join(done))
 

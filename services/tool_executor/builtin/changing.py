@@ -44,7 +44,9 @@ class ChangingTool(BuiltinTool[ArgumentsT]):
         plan = await self.plan(args, room, request.tenant)
         room.require_own(plan.wanted)
         try:
-            changes = await self._history.change(room, request.tenant, plan.wanted, plan.expected)
+            changes = await self._history.change(
+                room, request.tenant, plan.wanted, plan.expected, request.idempotency_key
+            )
         except NotChangedError as error:
             raise ToolFailedError(str(error)) from None
         return ToolEnd("succeeded", text_result(plan.said(changes)), changes=changes)

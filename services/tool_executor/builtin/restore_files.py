@@ -3,7 +3,6 @@ recorded. A model is not offered it.
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -39,6 +38,7 @@ class RestoreFilesTool(ChangingTool[RestoreFilesArguments]):
     """Every file is as expected or has been put back already, or none is touched: so it may run again."""
 
     arguments = RestoreFilesArguments
+    works_in_cwd = False
     spec = ToolSpec(
         name="restore_files",
         description="Put files of the workspace back to what they were.",
@@ -49,8 +49,14 @@ class RestoreFilesTool(ChangingTool[RestoreFilesArguments]):
     )
 
     async def plan(self, args: RestoreFilesArguments, room: Room, tenant: str) -> Plan:
-        below = replace(room, cwd=room.workspace)
-        paths = {below.resolve(file.path): file for file in args.files}
+        paths = {room.resolve(file.path): file for file in args.files}
+        moved = [
+            f"- {file.path} leads to {room.relative(path)} now"
+            for path, file in paths.items()
+            if path != room.workspace / file.path
+        ]
+        if moved:
+            raise ToolFailedError("Nothing was changed. These files have changed since:\n" + "\n".join(moved))
         if len(paths) < len(args.files):
             raise ToolFailedError("A file is named twice. Nothing was changed.")
         contents = await self._contents(tenant, {file.wanted for file in args.files} - {None})
@@ -67,6 +73,7 @@ class RestoreFilesTool(ChangingTool[RestoreFilesArguments]):
     async def _contents(self, tenant: str, hashes: "set[str | None]") -> dict[str, bytes]:
         contents: dict[str, bytes] = {}
         missing: list[str] = []
+        size = 0
         for sha256 in sorted(name for name in hashes if name is not None):
             try:
                 content = await collected(await self._history.store.get(tenant, sha256, 0, FILE_BYTES_MAX + 1))
@@ -78,6 +85,11 @@ class RestoreFilesTool(ChangingTool[RestoreFilesArguments]):
             if sha256_of(content) != sha256:
                 missing.append(f"- {sha256} is not what it was when it was stored")
             contents[sha256] = content
+            size += len(content)
+            if size > self._history.bytes_max:
+                raise ToolFailedError(
+                    f"The contents to put back have more than {self._history.bytes_max} bytes. Nothing was changed."
+                )
         if missing:
             raise ToolFailedError("Nothing was changed. Contents to put back cannot be had:\n" + "\n".join(missing))
         return contents

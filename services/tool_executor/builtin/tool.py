@@ -29,6 +29,8 @@ class ToolFailedError(Exception):
 class BuiltinTool(ABC, Generic[ArgumentsT]):
     spec: ToolSpec
     arguments: type[ArgumentsT]
+    works_in_cwd = True
+    """Whether it acts in the thread's working directory, which has to be there then, or in the workspace as such."""
 
     def __init__(self, sandbox: Sandbox) -> None:
         self._sandbox = sandbox
@@ -42,7 +44,8 @@ class BuiltinTool(ABC, Generic[ArgumentsT]):
         started = time.monotonic()
         try:
             args = self.arguments.model_validate(request.args)
-            room = self._sandbox.enter(request.tenant, request.thread, request.environment)
+            environment = dict(request.environment) if self.works_in_cwd else {**request.environment, "cwd": "."}
+            room = self._sandbox.enter(request.tenant, request.thread, environment)
             if request.skills and self._sandbox.skills is not None:
                 await self._sandbox.skills.restore(request.tenant, room.workspace, request.skills)
             end = await self.act(args, room, request, emit, cancelled)

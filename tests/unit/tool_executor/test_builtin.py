@@ -138,7 +138,8 @@ async def test_write_file_says_what_changed(sandbox, workspace, history):
     assert end.changes == [{"path": "a/b.txt", "before": digest("one"), "after": digest("two"), "mode": 0o755}]
     assert (workspace / "a" / "b.txt").read_text() == "two"
     assert (workspace / "a" / "b.txt").stat().st_mode & 0o777 == 0o755
-    end, _ = await run(write, request("write_file", path="a/b.txt", content="two"))
+    another = replace(request("write_file", path="a/b.txt", content="two"), idempotency_key="another")
+    end, _ = await run(write, another)
     assert end.changes == []
     assert [path.name for path in (workspace / "a").iterdir()] == ["b.txt"]
 

@@ -4,6 +4,7 @@ import fcntl
 import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -11,9 +12,19 @@ from typing import Any
 import pytest
 
 from services.tool_executor import file_changes
-from services.tool_executor.file_changes import FileBusyError, Wanted, apply, journal_of, look, recover
+from services.tool_executor.file_changes import (
+    FileBusyError,
+    Said,
+    Wanted,
+    apply,
+    journal_of,
+    look,
+    recover,
+    said_before,
+)
 
 OLD = {"a.txt": ("one", 0o755), "gone.txt": ("x", 0o644)}
+SAID = Said("key", ({"path": "a.txt"},))
 NEW = {"a.txt": ("eins", 0o755), "deep/er/c.txt": ("three", 0o600)}
 
 
@@ -75,19 +86,23 @@ def change(workspace: Path) -> None:
         workspace / "gone.txt": Wanted(None),
         workspace / "deep" / "er" / "c.txt": Wanted(b"three", 0o600),
     }
-    apply(workspace, wanted, {path: look(path) for path in wanted})
+    apply(workspace, wanted, {path: look(path) for path in wanted}, SAID)
 
 
 def test_all_files_change(tmp_path: Path) -> None:
     workspace = prepared(tmp_path / "t")
     change(workspace)
     assert state(workspace) == NEW
-    assert journal_of(workspace).read_bytes() == b""
+    assert said_before(workspace, "key") == SAID.changes
+    assert said_before(workspace, "another") == ()
 
 
 @pytest.mark.parametrize("recovery_killed", [False, True])
-def test_a_kill_at_any_line_leaves_all_or_nothing(tmp_path: Path, recovery_killed: bool) -> None:
-    seen = set()
+def test_a_kill_at_any_line_leaves_all_or_nothing(
+    tmp_path: Path, recovery_killed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(file_changes, "LOCK_SECONDS", 0.0)
+    seen, said_of = set(), set()
     for line in range(1, 2_000):
         workspace = prepared(tmp_path / f"t{line}")
         if not killed_at(line, lambda workspace=workspace: change(workspace)):  # type: ignore[misc]  # mypy infers no default
@@ -99,13 +114,16 @@ def test_a_kill_at_any_line_leaves_all_or_nothing(tmp_path: Path, recovery_kille
         found = state(workspace)
         assert found in (OLD, NEW), (line, found)
         assert (workspace / "deep").exists() == (found == NEW), line
+        with suppress(FileBusyError):  # killed while it let go of the lock, which a process takes with it
+            assert said_before(workspace, "key") == (SAID.changes if found == NEW else ()), line
+            said_of.add(found == NEW)
         seen.add(found == NEW)
         change(workspace) if found == OLD else None
         assert state(workspace) == NEW
     else:
         raise AssertionError("it never came to its end")
     assert line > 50
-    assert seen == {True, False}
+    assert seen == said_of == {True, False}
 
 
 def test_what_a_dead_process_left_is_put_back_by_the_next_change(tmp_path: Path) -> None:
@@ -123,7 +141,7 @@ def test_a_live_change_is_not_taken_for_a_dead_one(tmp_path: Path, monkeypatch: 
     workspace = prepared(tmp_path / "t")
     monkeypatch.setattr(file_changes, "LOCK_SECONDS", 0.05)
     journal = journal_of(workspace)
-    journal.write_text('prepare [["/nowhere/x", true, true, []]]\napply\n')
+    journal.write_text('prepare [[["/nowhere/x", ".0", true, true, []]], "", []]\napply\n')
     with journal.open("r+") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         recover(workspace)
@@ -164,10 +182,63 @@ def test_without_hard_links_a_copy_serves(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_a_torn_journal_says_that_nothing_was_done(tmp_path: Path) -> None:
     workspace = prepared(tmp_path / "t")
-    journal_of(workspace).write_text('prepare [["/nowhere/x", tr')
+    journal_of(workspace).write_text('prepare [[["/nowhere/x", tr')
     recover(workspace)
     assert state(workspace) == OLD
     assert journal_of(workspace).stat().st_size == 0
+
+
+def test_a_journal_that_is_none_is_said_and_left(tmp_path: Path) -> None:
+    workspace = prepared(tmp_path / "t")
+    journal_of(workspace).write_text("prepare {]\n")
+    with pytest.raises(OSError, match="damaged"):
+        recover(workspace)
+    assert journal_of(workspace).stat().st_size
+
+
+def test_a_name_may_be_as_long_as_names_can_be(tmp_path: Path) -> None:
+    workspace = prepared(tmp_path / "t")
+    path = workspace / ("n" * 255)
+    for content in (b"one", b"two", None):
+        apply(workspace, {path: Wanted(content)}, {path: look(path)})
+        recover(workspace)
+    assert state(workspace) == OLD
+
+
+def test_a_change_that_cannot_be_made_leaves_a_workspace_that_can_be_entered(tmp_path: Path) -> None:
+    workspace = prepared(tmp_path / "t")
+    wanted = {workspace / "a.txt": Wanted(b"eins"), workspace / ("n" * 256): Wanted(b"x")}
+    with pytest.raises(OSError, match="too long"):
+        apply(workspace, wanted, dict.fromkeys(wanted) | {workspace / "a.txt": look(workspace / "a.txt")})
+    recover(workspace)
+    assert state(workspace) == OLD
+    change(workspace)
+    assert state(workspace) == NEW
+
+
+def test_what_cannot_be_cleared_away_undoes_no_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuses(self: Path, missing_ok: bool = False) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    workspace = prepared(tmp_path / "t")
+    path = workspace / "a.txt"
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "unlink", refuses)
+        apply(workspace, {path: Wanted(b"eins")}, {path: look(path)})
+    recover(workspace)
+    assert path.read_bytes() == b"eins"
+
+
+@pytest.mark.parametrize("umask", [0o077, 0o002])
+def test_a_new_file_has_the_permissions_that_are_said(tmp_path: Path, umask: int) -> None:
+    workspace = prepared(tmp_path / "t")
+    path = workspace / "new.txt"
+    before = os.umask(umask)
+    try:
+        apply(workspace, {path: Wanted(b"x")}, {path: None})
+    finally:
+        os.umask(before)
+    assert path.stat().st_mode & 0o777 == file_changes.MODE_DEFAULT
 
 
 def test_what_is_no_regular_file_is_refused(tmp_path: Path) -> None:

@@ -1,5 +1,8 @@
 """What the tools that change files leave in the artifact store, and how a person gets files back."""
 
+import os
+import shutil
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -49,8 +52,9 @@ def restore(sandbox: Sandbox, history: FileHistory) -> RestoreFilesTool:
     return RestoreFilesTool(sandbox, history)
 
 
-async def restored(restore: RestoreFilesTool, files: list[dict[str, Any]]) -> ToolEnd:
-    return (await run(restore, request("restore_files", files=files)))[0]
+async def restored(restore: RestoreFilesTool, files: list[dict[str, Any]], key: str = "restore") -> ToolEnd:
+    asked = replace(request("restore_files", files=files), idempotency_key=key)
+    return (await run(restore, asked))[0]
 
 
 async def test_both_contents_are_kept(write: WriteFileTool, workspace: Path, artifacts: MemoryArtifacts) -> None:
@@ -138,7 +142,7 @@ async def test_a_restore_runs_again_as_if_it_had_not(
     end, _ = await run(write, request("write_file", path="a.txt", content="two"))
     files = back(end.changes)
     assert len((await restored(restore, files)).changes) == 1
-    again = await restored(restore, files)
+    again = await restored(restore, files, "another call")
     assert (again.outcome, again.changes) == ("succeeded", [])
     assert "1 of them were so already" in text_of(again)
 
@@ -208,8 +212,148 @@ async def test_paths_are_below_the_workspace_whatever_the_working_directory(
 
 async def test_entering_the_workspace_puts_back_what_a_dead_process_left(sandbox: Sandbox, workspace: Path) -> None:
     (workspace / "a.txt").write_text("half")
-    (workspace / ".a.txt.threadlog-old").write_text("whole")
-    file_changes.journal_of(workspace).write_text(f'prepare [["{workspace}/a.txt", true, true, []]]\napply\n')
+    (workspace / ".0.threadlog-old").write_text("whole")
+    journal = f'prepare [[["{workspace}/a.txt", ".0", true, true, []]], "", []]\napply\n'
+    file_changes.journal_of(workspace).write_text(journal)
     sandbox.enter(TENANT, workspace.name, {})
     assert (workspace / "a.txt").read_text() == "whole"
     assert set(files_of(workspace)) == {"a.txt"}
+
+
+# A call that runs again, because its executor died before its end was in the log
+
+
+async def test_a_call_that_runs_again_says_what_it_changed_the_first_time(
+    write: WriteFileTool, workspace: Path, artifacts: MemoryArtifacts
+) -> None:
+    (workspace / "a.txt").write_text("one")
+    asked = request("write_file", path="a.txt", content="two")
+    first, _ = await run(write, asked)
+    artifacts.clock = Later()
+    again, _ = await run(write, asked)
+    assert again.changes == first.changes
+    assert text_of(again) == text_of(first)
+    assert {stored.touched_ms for stored in artifacts.objects.values()} == {Later.MS}
+    other, _ = await run(write, replace(asked, idempotency_key="another call"))
+    assert other.changes == []
+
+
+async def test_a_call_that_runs_again_names_nothing_that_is_gone_from_the_store(
+    write: WriteFileTool, workspace: Path, artifacts: MemoryArtifacts
+) -> None:
+    (workspace / "a.txt").write_text("one")
+    asked = request("write_file", path="a.txt", content="two")
+    await run(write, asked)
+    del artifacts.objects[TENANT, digest("one")]
+    assert (await run(write, asked))[0].changes == []
+
+
+async def test_a_call_that_runs_again_over_a_file_that_changed_says_what_it_does_now(
+    write: WriteFileTool, workspace: Path
+) -> None:
+    asked = request("write_file", path="a.txt", content="two")
+    await run(write, asked)
+    (workspace / "a.txt").write_text("three")
+    [change] = (await run(write, asked))[0].changes
+    assert (change["before"], change["after"]) == (digest("three"), digest("two"))
+
+
+async def test_a_restore_that_runs_again_can_be_put_back(
+    write: WriteFileTool, workspace: Path, restore: RestoreFilesTool
+) -> None:
+    (workspace / "a.txt").write_text("one")
+    end, _ = await run(write, request("write_file", path="a.txt", content="two"))
+    first = await restored(restore, back(end.changes))
+    again = await restored(restore, back(end.changes))
+    assert again.changes == first.changes
+    assert (await restored(restore, back(again.changes), "back")).outcome == "succeeded"
+    assert (workspace / "a.txt").read_text() == "two"
+
+
+class Later:
+    MS = 10**15
+
+    def now_ms(self) -> int:
+        return self.MS
+
+
+# What cannot be recorded, or is no longer what it was
+
+
+async def test_a_name_that_is_no_text_is_not_changed(write: WriteFileTool, workspace: Path) -> None:
+    """A record cannot name it: the change would be lost."""
+    name = os.fsdecode(b"\xff")
+    (workspace / name).write_text("one")
+    (workspace / "link").symlink_to(name)
+    end, _ = await run(write, request("write_file", path="link", content="two"))
+    assert (end.outcome, "not UTF-8" in text_of(end)) == ("failed", True)
+    assert (workspace / name).read_text() == "one"
+
+
+async def test_a_change_of_more_than_fits_the_memory_is_refused(
+    sandbox: Sandbox, artifacts: MemoryArtifacts, workspace: Path
+) -> None:
+    history = FileHistory(artifacts, bytes_max=1_000)
+    (workspace / "a.txt").write_text("x" * 600)
+    end, _ = await run(WriteFileTool(sandbox, history), request("write_file", path="a.txt", content="y" * 600))
+    assert "more than 1000 bytes" in text_of(end)
+    patch = "*** Begin Patch\n*** Add File: b.txt\n+" + "z" * 1_000 + "\n*** End Patch"
+    end, _ = await run(ApplyPatchTool(sandbox, history), request("apply_patch", patch=patch))
+    assert "more than 1000 bytes" in text_of(end)
+    wanted = digest("w" * 1_001)
+    await artifacts.put(TENANT, wanted, b"w" * 1_001, "text/plain")
+    end = await restored(RestoreFilesTool(sandbox, history), [{"path": "c.txt", "expected": None, "wanted": wanted}])
+    assert "more than 1000 bytes" in text_of(end)
+    assert files_of(workspace) == {"a.txt": ("x" * 600, 0o644)}
+
+
+async def test_what_took_the_place_of_a_file_is_listed_with_what_changed(
+    write: WriteFileTool, workspace: Path, restore: RestoreFilesTool
+) -> None:
+    files = []
+    for name in ("a.txt", "b.txt", "c.txt", "d.txt"):
+        end, _ = await run(write, request("write_file", path=name, content=name))
+        files += back(end.changes)
+    for name in ("a.txt", "b.txt", "c.txt"):
+        (workspace / name).unlink()
+    (workspace / "a.txt").mkdir()
+    os.mkfifo(workspace / "b.txt")
+    with (workspace / "c.txt").open("wb") as file:
+        file.truncate(FILE_BYTES_MAX + 1)
+    end = await restored(restore, files)
+    text = text_of(end)
+    assert text.startswith("Nothing was changed. These files have changed since:\n- a.txt: Is a directory"), text
+    assert "- b.txt: It is no regular file" in text and "- c.txt: " in text and "d.txt" not in text
+    assert (workspace / "d.txt").exists()
+
+
+async def test_a_link_that_took_the_place_of_a_folder_is_not_followed(
+    write: WriteFileTool, workspace: Path, restore: RestoreFilesTool
+) -> None:
+    end, _ = await run(write, request("write_file", path="sub/a.txt", content="one"))
+    shutil.move(workspace / "sub", workspace / "elsewhere")
+    (workspace / "sub").symlink_to("elsewhere")
+    again = await restored(restore, back(end.changes))
+    assert "sub/a.txt leads to elsewhere/a.txt now" in text_of(again)
+    assert (workspace / "elsewhere" / "a.txt").read_text() == "one"
+
+
+async def test_files_are_put_back_although_the_working_directory_is_gone(
+    sandbox: Sandbox, history: FileHistory, workspace: Path, restore: RestoreFilesTool
+) -> None:
+    (workspace / "sub").mkdir()
+    (workspace / "sub" / "a.txt").write_text("one\n")
+    patch = "*** Begin Patch\n*** Delete File: a.txt\n*** End Patch"
+    end, _ = await run(ApplyPatchTool(sandbox, history), request("apply_patch", {"cwd": "sub"}, patch=patch))
+    (workspace / "sub").rmdir()
+    asked = request("restore_files", {"cwd": "sub"}, files=back(end.changes))  # type: ignore[arg-type]  # JSON all the same
+    assert (await run(restore, asked))[0].outcome == "succeeded"
+    assert (workspace / "sub" / "a.txt").read_text() == "one\n"
+
+
+async def test_a_change_that_cannot_be_put_back_is_said_by_every_call(
+    write: WriteFileTool, workspace: Path, restore: RestoreFilesTool
+) -> None:
+    file_changes.journal_of(workspace).write_text("prepare {]\n")
+    end, _ = await run(write, request("write_file", path="a.txt", content="two"))
+    assert (end.outcome, "cannot be put back" in text_of(end)) == ("failed", True)
