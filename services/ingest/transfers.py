@@ -97,12 +97,23 @@ class Download(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 - ASGI's signature
         with self._transfers.place(self._tenant):
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-            with contextlib.suppress(TimeoutError, ArtifactError):  # ended short of its length: broken off
-                await self._send_all(send)
+            async with asyncio.TaskGroup() as group:
+                left = group.create_task(_left(receive))
+                with contextlib.suppress(TimeoutError, ArtifactError):  # ended short of its length: broken off
+                    await self._send_all(send, left)
+                left.cancel()
 
-    async def _send_all(self, send: Send) -> None:
+    async def _send_all(self, send: Send, left: "asyncio.Task[None]") -> None:
         async for piece in self._pieces:
+            if left.done():  # what is sent to nobody would still be read from the store
+                return
             self._transfers.metrics.artifact_bytes.labels("down").inc(len(piece))
             async with asyncio.timeout(self._transfers.limits.chunk_seconds):
                 await send({"type": "http.response.body", "body": piece, "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def _left(receive: Receive) -> None:
+    """Until the client is gone."""
+    while (await receive())["type"] != "http.disconnect":
+        pass

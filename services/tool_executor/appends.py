@@ -45,7 +45,7 @@ class Appends:
 def _without_result(event: Event, why: str) -> Event:
     """An end whose result is over the record limit, with the reason in its place."""
     if isinstance(event, ToolCallFinished):
-        return event.model_copy(update={"result": text_result(why, True), "changes": ()})
+        return event.model_copy(update={"result": text_result(why, True), "changes": (), "artifacts": ()})
     if isinstance(event, ToolCallResolved):
         return event.model_copy(update={"result": text_result(why, True)})
     return event

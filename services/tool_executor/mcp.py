@@ -52,6 +52,8 @@ from services.tool_executor.tools_file import McpServerConfig, ToolPolicy
 LIST_PAGES_MAX = 50
 MEDIA_TYPE_CHARACTERS_MAX = 200
 NAME_CHARACTERS_MAX = 500
+BLOBS_MAX = 100
+"""Of one answer. Each is named by the event of its end, which has a limit."""
 STDERR_WAIT_SECONDS = 0.2
 DEATH_CHECKS = 40
 DEATH_CHECK_SECONDS = 0.05
@@ -370,13 +372,15 @@ def _result(answer: mcp_types.CallToolResult, bytes_max: int) -> tuple[JsonValue
                 mcp_types.ImageContent(data=data, mime_type=media_type)
                 | mcp_types.AudioContent(data=data, mime_type=media_type)
             ):
-                attachments += _blob(data, media_type, f"{media_type.partition('/')[0]}-{place}", texts)
+                name = f"{media_type.partition('/')[0]}-{place}"
+                attachments += _blob(data, media_type, name, texts, len(attachments))
             case mcp_types.ResourceLink():
                 texts.append(f"[resource {block.uri}]")
             case mcp_types.EmbeddedResource(resource=mcp_types.TextResourceContents() as resource):
                 texts.append(resource.text)
             case mcp_types.EmbeddedResource(resource=mcp_types.BlobResourceContents() as resource):
-                attachments += _blob(resource.blob, resource.mime_type or UNTYPED, str(resource.uri), texts)
+                media_type = resource.mime_type or UNTYPED
+                attachments += _blob(resource.blob, media_type, str(resource.uri), texts, len(attachments))
     bytes_left_out = sum(attachment.size for attachment in attachments)
     structured = storable_json(answer.structured_content)
     # Servers repeat a structured answer as text for older clients; once is enough.
@@ -393,10 +397,13 @@ def _result(answer: mcp_types.CallToolResult, bytes_max: int) -> tuple[JsonValue
     return result, tuple(attachments)
 
 
-def _blob(encoded: str, media_type: str, name: str, texts: list[str]) -> Attachments:
-    """With a line in its place."""
+def _blob(encoded: str, media_type: str, name: str, texts: list[str], before: int) -> Attachments:
+    """With a line in its place. `before`: how many there are so far."""
     shown_type = storable_text(media_type)[:MEDIA_TYPE_CHARACTERS_MAX] or UNTYPED
     shown_name = storable_text(name)[:NAME_CHARACTERS_MAX]
+    if before >= BLOBS_MAX:
+        texts.append(f"[{shown_name}: {shown_type}, not kept: an answer may have {BLOBS_MAX} of them]")
+        return ()
     try:
         attachment = Attachment(base64.b64decode(encoded, validate=True), shown_type, shown_name, is_output=False)
     except ValueError:

@@ -115,7 +115,8 @@ async def get_artifact(request: Request) -> Response:
     principal, sha256, info = await _found(request)
     etag = f'"{sha256}"'
     headers = _headers(sha256, info)
-    if etag in request.headers.get("if-none-match", ""):
+    known = request.headers.get("if-none-match", "")
+    if etag in known or known.strip() == "*":
         del headers["content-length"]
         return Response(None, 304, headers)
     wanted = range_of(request.headers.get("range"), request.headers.get("if-range"), etag, info.size)
@@ -166,7 +167,8 @@ def _headers(sha256: str, info: ArtifactInfo) -> dict[str, str]:
         **HEADERS,
         "etag": f'"{sha256}"',
         "content-length": str(info.size),
-        "content-type": info.media_type,
+        # Tools and imported files name types, too: what is none would be a header of its own.
+        "content-type": info.media_type if _MEDIA_TYPE.fullmatch(info.media_type) else UNTYPED,
     }
 
 

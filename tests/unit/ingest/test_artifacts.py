@@ -93,6 +93,24 @@ async def test_who_has_it_reads_nothing() -> None:
     assert (answer.status_code, answer.content) == (304, b"")
 
 
+@pytest.mark.parametrize("known", ['"x", "' + HASH + '"', f'W/"{HASH}"', "*"])
+async def test_who_may_have_it_reads_nothing(known: str) -> None:
+    world = World()
+    await put(world)
+    assert (await world.client.get(PATH, headers={"if-none-match": known})).status_code == 304
+
+
+@pytest.mark.parametrize("named", ["image/png\r\nset-cookie: a=b", "image/\N{SNOWMAN}", ""])
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+async def test_a_type_that_is_none_is_no_header(named: str, method: str) -> None:
+    """Tools and imported files name types that nobody has checked."""
+    world = World()
+    await world.artifacts.put("dev", HASH, TEXT, named)
+    answer = await world.client.request(method, PATH)
+    assert (answer.status_code, answer.headers["content-type"]) == (200, "application/octet-stream")
+    assert "set-cookie" not in answer.headers
+
+
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
 async def test_one_of_another_tenant_answers_as_one_that_never_was(method: str) -> None:
     world = World()
@@ -175,19 +193,11 @@ async def test_a_store_that_is_away_is_told(method: str) -> None:
     assert answer.headers["retry-after"]
 
 
-async def test_a_download_that_breaks_is_not_taken_for_whole() -> None:
-    world = World()
-    whole = b"x" * (2 * PIECE_BYTES)
-    path = f"/v1/artifacts/{sha256_of(whole)}"
-    await put(world, whole, path)
-    sent: list[dict[str, Any]] = []
-
+async def downloaded(world: World, path: str, sent: list[Any], received: Any, on_sent: Any = lambda: None) -> None:
     async def send(message: Any) -> None:
         sent.append(message)
-        world.artifacts.away = len(sent) > 1
-
-    async def receive() -> dict[str, Any]:
-        return {"type": "http.request", "body": b"", "more_body": False}
+        on_sent()
+        await asyncio.sleep(0)
 
     scope = {
         "type": "http",
@@ -197,8 +207,55 @@ async def test_a_download_that_breaks_is_not_taken_for_whole() -> None:
         "query_string": b"",
         "headers": [(b"host", b"localhost")],
     }
-    await world.app(scope, receive, send)  # type: ignore[arg-type]  # ASGI's own types
+    await world.app(scope, received, send)  # type: ignore[arg-type]  # ASGI's own types
+
+
+class Client:
+    """As a server shows one: its request, then nothing until it leaves."""
+
+    def __init__(self) -> None:
+        self.left = asyncio.Event()
+        self._asked = False
+
+    async def __call__(self) -> dict[str, Any]:
+        if not self._asked:
+            self._asked = True
+            return {"type": "http.request", "body": b"", "more_body": False}
+        await self.left.wait()
+        return {"type": "http.disconnect"}
+
+
+async def test_a_download_that_breaks_is_not_taken_for_whole() -> None:
+    world = World()
+    whole = b"x" * (2 * PIECE_BYTES)
+    path = f"/v1/artifacts/{sha256_of(whole)}"
+    await put(world, whole, path)
+    sent: list[Any] = []
+
+    def breaks() -> None:
+        world.artifacts.away = len(sent) > 1
+
+    await downloaded(world, path, sent, Client(), breaks)
     assert [message.get("more_body") for message in sent] == [None, True]
+
+
+async def test_a_download_ends_where_its_client_has_left() -> None:
+    """A server takes what is sent to nobody, and drops it."""
+    world = World()
+    whole = b"x" * (9 * PIECE_BYTES)
+    path = f"/v1/artifacts/{sha256_of(whole)}"
+    await put(world, whole, path)
+    sent: list[Any] = []
+    client = Client()
+
+    def leaves() -> None:
+        if len(sent) > 1:
+            client.left.set()
+
+    await downloaded(world, path, sent, client, leaves)
+    assert len(sent) < 5
+    with world.transfers.place("dev"):
+        assert (await world.client.get(path)).content == whole
 
 
 # Inputs that name artifacts

@@ -162,6 +162,17 @@ async def test_an_image_is_kept_and_named_in_its_place(artifacts: MemoryArtifact
     assert len(lines) == 4
 
 
+async def test_of_very_many_images_the_first_are_kept(artifacts: MemoryArtifacts) -> None:
+    """The event of the end names each, and has a limit: it would be said of none."""
+    image = mcp_types.ImageContent(type="image", data="iVBORw0KGgo=", mime_type="image/png")
+    result, attachments = _result(mcp_types.CallToolResult(content=[image] * 3_000), INLINE_BYTES_MAX)
+    end, _ = await run(keeping(Ends(ToolEnd("succeeded", result, attachments=attachments)), artifacts), request("x"))
+    assert [named["name"] for named in end.artifacts if named["media_type"] == "image/png"] == [
+        f"image-{number}" for number in range(1, 101)
+    ]
+    assert "[image-3000: image/png, not kept: an answer may have 100 of them]" in text_of(end)
+
+
 async def test_a_long_mcp_answer_is_kept_with_its_structure(artifacts: MemoryArtifacts) -> None:
     answer = mcp_types.CallToolResult(
         content=[mcp_types.TextContent(type="text", text="x" * 40_000)], structured_content={"rows": ["y" * 40_000]}

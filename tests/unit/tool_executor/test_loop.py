@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
+from pydantic import JsonValue
 
 from schemas.codec import decode
 from schemas.config import Config
@@ -198,10 +199,13 @@ async def test_how_a_tool_ended_is_how_the_call_ends(end: ToolEnd, statuses_then
 
 
 @in_virtual_time
-async def test_a_result_over_the_record_limit_is_replaced_by_the_reason() -> None:
+@pytest.mark.parametrize("of", ["text", "artifacts"])
+async def test_a_result_over_the_record_limit_is_replaced_by_the_reason(of: str) -> None:
+    named: dict[str, JsonValue] = {"sha256": "a" * 64, "size": 1, "media_type": "image/png", "name": "n" * 500}
+    end = ToolEnd("succeeded", "x" * 2_000_000 if of == "text" else "x", artifacts=[named] * 2_000 * (of != "text"))
     async with world_of(("unsafe", {})) as world:
         process = await executor(world)
-        process.executor._tools = Tool(ToolEnd("succeeded", "x" * 2_000_000))
+        process.executor._tools = Tool(end)
         key = await begin(world)
         judged = await world.until_rest(key)
         (finished,) = judged.applied(ToolCallFinished)
