@@ -110,6 +110,7 @@ CLOSING_ALREADY = Verdict("superseded", "the thread is closing already")
 COMPACTING_ALREADY = Verdict("superseded", "a compaction is asked for already")
 ARCHIVED_ALREADY = Verdict("superseded", "the thread is archived")
 NOT_ARCHIVED = Verdict("superseded", "the thread is not archived")
+CLOSING = Verdict("rejected", "the thread is closing")
 CLOSED = Verdict("rejected", "the thread is closed")
 NO_DATA = Problem(True, "the record has no data")
 NO_THREAD = Verdict("rejected", "no such thread")
@@ -286,6 +287,9 @@ def _close_requested(s: ThreadState, r: Record, d: ThreadCloseRequested) -> Verd
 
 
 def _closed(s: ThreadState, r: Record, d: ThreadClosed) -> Verdict:
+    """Its owner says so once the plan has come to rest, and that is for good: nothing of a closing thread's plan is
+    approved or begun, so an owner that lags behind closes nothing over a task that runs. What is recorded stands.
+    """
     if s.status == "closed":
         return DUPLICATE
     if s.status != "closing" or s.turn is not None:
@@ -301,7 +305,7 @@ def _input_submitted(s: ThreadState, r: Record, d: InputSubmitted) -> Verdict:
     if d.input in s.inputs or any(item.input == d.input for item in s.queue):
         return Verdict("duplicate", "this input id was submitted before")
     if s.status == "closing":
-        return Verdict("rejected", "the thread is closing")
+        return CLOSING
     if d.expected_turn is not None and (s.turn is None or s.turn.turn != d.expected_turn):
         return Verdict("rejected", f"turn {d.expected_turn} is not open")
     if d.mode == "steer" and d.call is not None:
@@ -336,7 +340,7 @@ def _turn_started(s: ThreadState, r: Record, d: TurnStarted) -> Verdict:
     if d.turn != s.last_turn + 1 or s.turn is not None:
         return Verdict("rejected", f"turn {s.last_turn + 1} is next" if s.turn is None else "a turn is open")
     if s.status == "closing" or s.config is None:
-        return Verdict("rejected", "the thread is closing")
+        return CLOSING
     queued = {item.input: item for item in s.queue}
     if not d.inputs or len(set(d.inputs)) < len(d.inputs):
         return Verdict("rejected", "a turn takes one input or more, each once")
@@ -870,7 +874,7 @@ def _plan_proposed(s: ThreadState, r: Record, d: PlanProposed) -> Verdict:
         known = d.plan_version <= s.plan.last_version
         return Verdict("superseded" if known else "rejected", f"version {s.plan.last_version + 1} is next")
     if s.status == "closing":
-        return Verdict("rejected", "the thread is closing")
+        return CLOSING
     problem = plans.graph_problem(d.tasks)
     if problem is not None:
         return Verdict("rejected", problem)
@@ -887,6 +891,8 @@ def _plan_proposed(s: ThreadState, r: Record, d: PlanProposed) -> Verdict:
 def _plan_approved(s: ThreadState, r: Record, d: PlanApproved) -> Verdict:
     if s.plan.waiting != d.plan_version:
         return Verdict("superseded", f"version {d.plan_version} does not wait for an answer")
+    if s.status == "closing":
+        return CLOSING
     s.plan = plans.approve(s.plan, r.time_ms)
     return APPLIED
 
@@ -901,6 +907,8 @@ def _plan_rejected(s: ThreadState, r: Record, d: PlanRejected) -> Verdict:
 def _task_updated(s: ThreadState, r: Record, d: TaskUpdated) -> Verdict:
     if s.plan.in_force != d.plan_version and not plans.is_of_child(s.plan, d.task, d.child):
         return Verdict("superseded", f"version {d.plan_version} is not in force")
+    if s.status == "closing" and d.status == "running":
+        return CLOSING
     waits = plans.waits_for(s.plan, d.task) if d.status == "running" and s.status != "importing" else ()
     if waits:
         # Another owner's plan has the same version, and other tasks: that of an answer that did not take effect.

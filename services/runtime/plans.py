@@ -87,7 +87,7 @@ UPDATE_PLAN: Final = ToolSpec(
 def advance(key: ThreadKey, state: ThreadState, now_ms: int, limits: Limits, world: World) -> Decisions:
     """What to do about the plan, in a turn or between turns. `limits` are the service's."""
     if is_over(state) or state.status == "closed":
-        # A person may approve a version after whoever closes the thread has looked: then nothing comes of it any more.
+        # Of tasks over which a thread was closed nothing comes any more: no word about them counts.
         return NOTHING_TO_DO
     plan = state.plan
     if plan.waiting is not None:

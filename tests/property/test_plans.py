@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schemas.config import Limits as OwnLimits
@@ -22,6 +22,7 @@ from schemas.tools import Catalog
 from services.runtime.decide import decide
 from services.runtime.decisions import Append, AppendTo, CallModel, Decisions, LookAgain, ReadChild
 from services.runtime.own_tools import ENTRY
+from tests.conftest import MACHINE_EXAMPLES
 from tests.support.deciding import BUILTIN, idle, with_calls, world
 from tests.support.histories import (
     KEY,
@@ -69,14 +70,20 @@ def owner(history: History, _choice: int) -> None:
 
 
 def owner_behind(history: History, choice: int) -> None:
-    """Another owner, who has not read the last records: what it appends comes to something, or to nothing."""
+    """Another owner, who has not read the last records: what it decides ahead comes to something, or to nothing."""
     read = len(history.encoded) - choice % 5
     behind = History()
     for made in history.encoded[: max(read, 1)]:
         behind.add(made)
-    for decision in decide(KEY, behind.state, history.now_ms, world(behind, catalog=CATALOG, owner="B")):
-        if isinstance(decision, Append):
-            history.append(decision.event, decision.actor)
+    sent: list[Append] = []
+    for _ in range(1 + choice % 7):
+        decisions = decide(KEY, behind.state, history.now_ms, world(behind, catalog=CATALOG, owner="B"))
+        ahead = [decision for decision in decisions if isinstance(decision, Append)]
+        for append in ahead:
+            behind.append(append.event, append.actor)
+        sent.extend(ahead)
+    for append in sent:
+        history.append(append.event, append.actor)
 
 
 def child(history: History, choice: int) -> None:
@@ -135,6 +142,7 @@ def begun(approval: str, of_call: bool) -> History:
     return with_calls(proposed(0, "update_plan", graph), **config)
 
 
+@settings(max_examples=MACHINE_EXAMPLES)
 @given(st.sampled_from(["never", "always"]), st.booleans(), WALKS)
 def test_a_plan_comes_to_its_end(approval: str, of_call: bool, walk: list[tuple[Mover, int]]) -> None:
     history = begun(approval, of_call)
@@ -175,6 +183,7 @@ def goes_on(history: History) -> bool:
 
 def check(state: ThreadState) -> None:
     plan = state.plan
+    assert state.status != "closed" or not is_busy(plan)
     running = [standing for standing in plan.tasks.values() if standing.status == "running"]
     assert len(running) <= PARALLEL
     for standing in running:

@@ -14,6 +14,7 @@ from schemas.events import (
     PlanProposed,
     PlanRejected,
     Task,
+    TaskUpdated,
     TextItem,
     ThreadClosed,
     ThreadCloseRequested,
@@ -23,7 +24,7 @@ from schemas.events import (
     TurnCancelRequested,
 )
 from schemas.ids import ThreadKey
-from schemas.plan import TaskState
+from schemas.plan import TaskState, is_busy
 from schemas.state import is_active
 from services.chassis.tool_arguments import ArgumentCheck
 from services.runtime import plans
@@ -134,13 +135,32 @@ class TestAnswers:
 
 
 class TestClosed:
-    def test_nothing_comes_of_a_version_that_was_approved_while_the_thread_was_closed(self):
+    """`thread.closed` may come of an owner that lags behind: from when a thread is closing, its plan only comes to rest."""
+
+    def test_no_version_is_approved_any_more(self):
         history = backed({"a": ""}, plan_approval="always")
         history.apply(ThreadCloseRequested(), USER)
+        closing = ("rejected", "the thread is closing")
+        assert history.append(PlanApproved(plan_version=1, by=USER), USER) == closing
+        settled(history)
+        assert (history.state.status, history.state.plan.waiting) == ("closed", None)
+        assert not is_busy(history.state.plan)
+
+    def test_no_task_begins_any_more(self):
+        history = idle()
+        history.apply(PlanProposed(plan_version=1, tasks=tasks({"a": ""})), USER)
         history.apply(PlanApproved(plan_version=1, by=USER), USER)
+        behind = TaskUpdated(plan_version=1, task="a", status="running", child=child_id(1, "a"))
+        history.apply(ThreadCloseRequested(), USER)
+        assert history.append(behind) == ("rejected", "the thread is closing")
+        settled(history)
+        assert (history.state.status, statuses(history)) == ("closed", {"a": "cancelled"})
+
+    def test_nothing_is_decided_about_a_plan_over_which_its_thread_was_closed(self):
+        history = backed({"a": ""})
+        history.apply(ThreadCloseRequested(), USER)
         history.apply(ThreadClosed(), RUNTIME)
         assert settled(history) == []
-        assert statuses(history) == {"a": "pending"}
 
 
 class TestTime:
