@@ -211,7 +211,7 @@ class ThreadState:
     turn: Turn | None = None
     queue: tuple[QueuedInput, ...] = ()
     calls: dict[str, Call] = field(default_factory=dict)
-    """Of the last step, and unknown ones of any turn."""
+    """Of the last step, and unknown ones of any turn; in the order of their turns."""
     grants: tuple[Grant, ...] = ()
     plan: PlanState = field(default_factory=PlanState)
     skills: dict[str, LoadedSkill] = field(default_factory=dict)
@@ -232,8 +232,17 @@ NOTHING = ThreadState()
 
 
 def unsettled_calls(state: ThreadState, turn: int) -> list[Call]:
-    """Calls of this turn without an outcome, unknown ones among them, in order of their index."""
-    return [call for call in state.calls.values() if call.turn == turn and call.status != "settled"]
+    """Calls of the open turn without an outcome, unknown ones among them, in order of their index. They are the last of
+    all: it takes no longer where a thread has many unknown calls of turns before.
+    """
+    found: list[Call] = []
+    for call in reversed(state.calls.values()):
+        if call.turn != turn:
+            break
+        if call.status != "settled":
+            found.append(call)
+    found.reverse()
+    return found
 
 
 def unknown_calls(state: ThreadState, turn: int | None = None) -> list[Call]:
@@ -264,8 +273,10 @@ def waits_for_others(state: ThreadState) -> bool:
     if state.turn is None or state.turn.step is not None:
         return False
     waits, turn = False, state.turn.turn
-    for call in state.calls.values():
-        if call.turn == turn and call.status != "settled":
+    for call in reversed(state.calls.values()):
+        if call.turn != turn:
+            break
+        if call.status != "settled":
             at_work = call.status == "running" and call.pool == THREAD_POOL
             if call.status not in {"waiting", "unknown"} and not at_work:
                 return False

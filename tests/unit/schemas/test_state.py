@@ -26,6 +26,7 @@ from tests.support.histories import (
     lost,
     plain_turn,
     proposed,
+    step_finished,
     step_started,
     submitted,
     turn_ended,
@@ -114,3 +115,19 @@ def test_a_turn_waits_for_people():
     assert waits_for_others(log.state)
     log.apply(cancel_requested(log.state), USER)
     assert waits_for_others(log.state)
+
+
+def test_unknown_calls_of_earlier_turns_are_no_calls_of_the_open_one():
+    log = History().with_unknown_call()
+    log.apply(turn_ended(log.state, "failed"))
+    log.in_turn("i2")
+    assert unsettled_calls(log.state, 2) == []
+    log.apply(step_started(log.state))
+    log.apply(step_finished(log.state, calls=[proposed(0), proposed(1)]))
+    assert [call.call for call in log.state.calls.values()] == ["1.1.0", "2.1.0", "2.1.1"]
+    assert [call.call for call in unsettled_calls(log.state, 2)] == ["2.1.0", "2.1.1"]
+    assert not waits_for_others(log.state)
+    for call in ("2.1.0", "2.1.1"):
+        log.apply(approval_requested(log.call(call)))
+    assert waits_for_others(log.state)
+    assert [call.call for call in unsettled_calls(load_state(dump_state(log.state)), 2)] == ["2.1.0", "2.1.1"]
