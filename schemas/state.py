@@ -4,9 +4,10 @@ Values are shared between states and never changed in place. What grows with a t
 calls leave with their turn's next step, ended turns are a number, content lives in the transcript.
 """
 
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
 from functools import cache
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, ParamSpec, TypeVar
 
 from pydantic import JsonValue, TypeAdapter
 
@@ -15,9 +16,27 @@ from schemas.events import CancelReason, EffectClass, InputMode, Lineage, Reques
 from schemas.plan import PlanState, is_busy
 from schemas.tools import THREAD_POOL
 
+P = ParamSpec("P")
+V = TypeVar("V")
+
 if TYPE_CHECKING:
     from dataclasses import replace as replace  # noqa: PLC0414  # mypy checks the names of the fields, and exports it
+
+    def make(kind: Callable[P, V], /, *_: P.args, **fields: P.kwargs) -> V: ...
 else:
+
+    def make(kind: type, /, **fields: object) -> object:
+        """`kind(**fields)` for the frozen values below, none of whose defaults is made, in a third of its time."""
+        known = _unset(kind).copy()
+        known.update(fields)
+        made = object.__new__(kind)
+        object.__setattr__(made, "__dict__", known)
+        return made
+
+    @cache
+    def _unset(kind: type) -> dict[str, object]:
+        """A value's fields in their order, as far as they have defaults with those."""
+        return {each.name: each.default for each in fields(kind)}
 
     def replace(value: object, **changes: object) -> object:
         """`dataclasses.replace` for the frozen values below, in a fifth of its time: it was a third of the fold's."""

@@ -84,6 +84,7 @@ from schemas.state import (
     Step,
     ThreadState,
     Turn,
+    make,
     replace,
     unsettled_calls,
     waits_for_others,
@@ -356,7 +357,8 @@ def _turn_started(s: ThreadState, r: Record, d: TurnStarted) -> Verdict:
     taken = set(d.inputs)
     s.queue = tuple([item for item in s.queue if item.input not in taken])
     s.last_turn = d.turn
-    s.turn = Turn(
+    s.turn = make(
+        Turn,
         turn=d.turn,
         inputs=d.inputs,
         config=s.config,
@@ -497,7 +499,17 @@ def _first_attempt(s: ThreadState, r: Record, d: StepStarted, turn: Turn) -> Ver
         return Verdict("superseded", "a steering input has left the queue")
     taken = set(d.inputs)
     s.queue = tuple([item for item in s.queue if item.input not in taken])
-    step = Step(d.step, 1, "open", d.inputs, (r.data_hash,), d.owner, r.time_ms, seq=s.seq)
+    step = make(
+        Step,
+        step=d.step,
+        attempt=1,
+        status="open",
+        inputs=d.inputs,
+        starts=(r.data_hash,),
+        owner=d.owner,
+        started_ms=r.time_ms,
+        seq=s.seq,
+    )
     s.turn = replace(turn, step=step)
     return APPLIED
 
@@ -536,7 +548,8 @@ def _step_finished(s: ThreadState, r: Record, d: StepFinished) -> Verdict:
     s.context_tokens = d.usage.input_tokens + d.usage.output_tokens
     calls = _without_settled(s.calls)
     for proposed in d.calls:
-        call = Call(
+        call = make(
+            Call,
             call=call_id(d.turn, d.step, proposed.index),
             turn=d.turn,
             step=d.step,

@@ -4,10 +4,12 @@ import pytest
 from schemas.events import ThreadCloseRequested
 from schemas.state import (
     NOTHING,
+    QueuedInput,
     ThreadState,
     dump_state,
     is_active,
     load_state,
+    make,
     unknown_calls,
     unsettled_calls,
     waits_for_others,
@@ -131,3 +133,10 @@ def test_unknown_calls_of_earlier_turns_are_no_calls_of_the_open_one():
         log.apply(approval_requested(log.call(call)))
     assert waits_for_others(log.state)
     assert [call.call for call in unsettled_calls(load_state(dump_state(log.state)), 2)] == ["2.1.0", "2.1.1"]
+
+
+def test_a_value_is_made_with_its_defaults_and_in_the_order_of_its_fields():
+    by_its_class = QueuedInput("i1", "queue", 3, held=True)
+    made = make(QueuedInput, held=True, seq=3, mode="queue", input="i1")
+    assert made == by_its_class
+    assert list(vars(made)) == list(vars(by_its_class))
