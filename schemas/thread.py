@@ -941,7 +941,8 @@ def _skill_loaded(s: ThreadState, r: Record, d: SkillLoaded) -> Verdict:
     skill = LoadedSkill(d.skill_version, d.sha256)
     if s.skills.get(d.name) == skill:
         return Verdict("duplicate", "this version of the skill is loaded")
-    s.skills = _remember(s.skills, d.name, skill, SKILLS_MAX)
+    known = d.name in s.skills
+    s.skills = {**s.skills, d.name: skill} if known else _remember(s.skills, d.name, skill, SKILLS_MAX)
     return APPLIED
 
 

@@ -229,7 +229,8 @@ def child_config(turn: Turn, call: Call, limits: Limits) -> Config:
     if isinstance(model, str):
         changed["model"] = model
     if isinstance(tools, list):
-        changed["tools"] = tuple(str(name) for name in tools)
+        # They were checked when the call was proposed; whoever approved it may have edited them since.
+        changed["tools"] = tuple([str(name) for name in tools if own.tools is None or name in own.tools])
     return own.model_copy(update=changed)
 
 
@@ -345,12 +346,12 @@ def task_ended(plan_version: int, task: str, child: str, end: ChildEnd) -> TaskU
 
 
 def cut(text: str, bytes_max: int, child: str) -> str:
-    """At most so many bytes of it, and where the rest is."""
+    """At most so many bytes of it, and where the rest is; the latter alone where there is no room for more."""
     raw = text.encode()
     if len(raw) <= bytes_max:
         return text
     note = f"\n[cut: {len(raw)} bytes; the whole answer is in thread {child}]"
-    return raw[: bytes_max - len(note.encode())].decode(errors="ignore") + note
+    return raw[: max(0, bytes_max - len(note.encode()))].decode(errors="ignore") + note
 
 
 def answer_text(contents: Iterable[Mapping[str, JsonValue]]) -> str:

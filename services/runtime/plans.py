@@ -37,6 +37,8 @@ TASKS_MAX: Final = 1_000
 """Whatever a service allows."""
 TITLE_CHARACTERS_MAX: Final = 500
 INSTRUCTIONS_CHARACTERS_MAX: Final = 20_000
+TOLD_BYTES_MAX: Final = 128 * 1024
+"""Of what the tasks came to that one depends on, together."""
 
 UPDATE_PLAN: Final = ToolSpec(
     name="update_plan",
@@ -305,7 +307,8 @@ def task_text(plan: PlanState, task: Task) -> str:
     if task.instructions:
         parts.append(task.instructions)
     before = [plan.tasks[needed] for needed in task.depends_on if needed in plan.tasks]
-    told = [f"{standing.task.id} ({standing.task.title}): {_text(standing.result)}" for standing in before]
+    bytes_max = min(children.TASK_RESULT_BYTES_MAX, TOLD_BYTES_MAX // max(1, len(before)))
+    told = [f"{standing.task.id} ({standing.task.title}): {_result(standing, bytes_max)}" for standing in before]
     if told:
         parts.append("\n\n".join(["What the tasks before it came to:", *told]))
     return "\n\n".join(parts)
@@ -383,9 +386,13 @@ def _told(tasks: Sequence[TaskState]) -> list[JsonValue]:
     for standing in tasks:
         shown: dict[str, JsonValue] = {"id": standing.task.id, "status": standing.status}
         if standing.result is not None:
-            shown["result"] = children.cut(_text(standing.result), bytes_max, standing.child or "of the task")
+            shown["result"] = _result(standing, bytes_max)
         told.append(shown)
     return told
+
+
+def _result(standing: TaskState, bytes_max: int) -> str:
+    return children.cut(_text(standing.result), bytes_max, standing.child or "of the task")
 
 
 def _text(result: JsonValue) -> str:
