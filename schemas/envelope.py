@@ -68,20 +68,21 @@ def parse_time(text: str) -> int:
 
 
 def to_headers(envelope: Envelope) -> Headers:
+    event_id, kind, source, time_ms, actor, data_hash, cause, traceparent = envelope
     headers: Headers = (
         _SPECVERSION_HEADER,
-        ("ce_id", envelope.id.encode()),
-        ("ce_source", envelope.source.encode()),
-        ("ce_type", envelope.type.encode()),
-        ("ce_time", format_time(envelope.time_ms).encode()),
+        ("ce_id", event_id.encode()),
+        ("ce_source", source.encode()),
+        ("ce_type", kind.encode()),
+        ("ce_time", format_time(time_ms).encode()),
         _CONTENT_TYPE_HEADER,
-        ("ce_actor", envelope.actor.encode()),
-        ("ce_datahash", envelope.data_hash.encode()),
+        ("ce_actor", actor.encode()),
+        ("ce_datahash", data_hash.encode()),
     )
-    if envelope.cause is not None:
-        headers = (*headers, ("ce_cause", envelope.cause.encode()))
-    if envelope.traceparent is not None:
-        headers = (*headers, ("traceparent", envelope.traceparent.encode()))
+    if cause is not None:
+        headers = (*headers, ("ce_cause", cause.encode()))
+    if traceparent is not None:
+        headers = (*headers, ("traceparent", traceparent.encode()))
     return headers
 
 

@@ -561,4 +561,4 @@ def cloudevents_type(event: type[Event]) -> str:
 
 def service_event_id(key: ThreadKey, event: Event) -> EventId:
     """The id of an event that a service appends: the same for whoever means the same."""
-    return derive_service_event(key, event.kind, *[str(getattr(event, name)) for name in event.identity])
+    return derive_service_event(key, event.kind, *[getattr(event, name) for name in event.identity])
