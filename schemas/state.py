@@ -212,7 +212,9 @@ class ThreadState:
     archived: bool = False
     lineage: Lineage | None = None
     live: bool = False
-    """Whether the conversation has gone on since the last import: with an input, a turn, a rewind or a compaction."""
+    """Whether the conversation has gone on since the last import: with an input, a turn, a rewind, a compaction or
+    a plan.
+    """
     import_source: str | None = None
     base: int = 0
     compaction_requested: bool = False

@@ -303,7 +303,8 @@ def _closed(s: ThreadState, r: Record, d: ThreadClosed) -> Verdict:
 
 
 def _input_submitted(s: ThreadState, r: Record, d: InputSubmitted) -> Verdict:
-    if d.input in s.inputs or any(item.input == d.input for item in s.queue):
+    in_turn = s.turn is not None and d.input in s.turn.inputs
+    if d.input in s.inputs or in_turn or any(item.input == d.input for item in s.queue):
         return Verdict("duplicate", "this input id was submitted before")
     if s.status == "closing":
         return CLOSING
@@ -898,6 +899,7 @@ def _plan_proposed(s: ThreadState, r: Record, d: PlanProposed) -> Verdict:
         if d.call in s.plan.proposals:
             return Verdict("superseded", f"the call has proposed version {s.plan.proposals[d.call]}")
     s.plan = plans.propose(s.plan, d.plan_version, d.tasks, d.call)
+    s.live = s.live or not r.actor.startswith(IMPORT_PREFIX)
     return APPLIED
 
 

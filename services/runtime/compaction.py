@@ -14,6 +14,7 @@ about half as much (`shortened`), and so on.
 from collections.abc import Sequence
 from dataclasses import replace
 
+from schemas.canonical import canonical_json
 from schemas.events import (
     CONTEXT_TOO_LONG,
     ContextCompacted,
@@ -166,7 +167,7 @@ def to_summary(calling: Summarising, answer: ModelAnswer, bytes_max: int) -> Con
     text = storable_text("\n\n".join([item.text for item in answer.items if item.kind == "text"])).strip()
     if not text:
         return ModelFailure("the model answered without a text", retriable=True)
-    size = len(text.encode())
+    size = len(canonical_json(text))
     if size > bytes_max:
         return ModelFailure(f"the summary has {size} bytes, {bytes_max} are allowed", retriable=False)
     usage = answer.usage

@@ -37,7 +37,7 @@ TASKS_MAX: Final = 1_000
 """Whatever a service allows."""
 TITLE_CHARACTERS_MAX: Final = 500
 INSTRUCTIONS_CHARACTERS_MAX: Final = 20_000
-TOLD_BYTES_MAX: Final = 128 * 1024
+TOLD_BYTES_MAX: Final = 64 * 1024
 """Of what the tasks came to that one depends on, together."""
 
 UPDATE_PLAN: Final = ToolSpec(

@@ -383,7 +383,13 @@ def test_an_answer_is_a_summary_by_its_text() -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "retriable"), [([], True), ([AnswerItem("text", " ")], True), ([AnswerItem("text", "x" * 101)], False)]
+    ("answer", "retriable"),
+    [
+        ([], True),
+        ([AnswerItem("text", " ")], True),
+        ([AnswerItem("text", "x" * 99)], False),
+        ([AnswerItem("text", "x" + "\x01" * 20 + "x")], False),
+    ],
 )
 def test_an_answer_without_a_text_or_with_too_much_of_it_is_a_failure(
     answer: list[AnswerItem], retriable: bool
