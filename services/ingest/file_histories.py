@@ -13,6 +13,8 @@ from services.ingest.file_history import FileDiff, NetChange, RecordedChange, di
 
 CALLS_MAX = 10_000
 """Of one turn that changed files: more than a turn can have."""
+SECONDS_MAX = 10.0
+"""For the diffs of one turn; files for which no time is left are only named."""
 
 
 class FileHistories(Protocol):
@@ -68,9 +70,14 @@ class Diffs:
         """Raises ArtifactsUnavailableError."""
         diffs: list[FileDiff] = []
         left = self._bytes_max
+        loop = asyncio.get_running_loop()
         async with self._places:
+            deadline = loop.time() + SECONDS_MAX
             for change in net:
-                diff = await self._of_one(tenant, change, left)
+                if loop.time() >= deadline:
+                    diff = named_only(change, "… not shown: the diff takes too long", cut=True)
+                else:
+                    diff = await self._of_one(tenant, change, left)
                 left -= len(diff.text.encode())
                 diffs.append(diff)
         return diffs

@@ -1,5 +1,6 @@
 """What a turn did to files, from the changes that its calls recorded: as a diff, and as what puts it back. Pure."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
@@ -18,6 +19,8 @@ FILES_MAX = 500
 CONTEXT_LINES = 3
 MATCHED_LINES_MAX = 5_000
 """Between what both versions begin and end with. Longer ones are shown as replaced whole: matching takes time."""
+MATCHING_STEPS_MAX = 8_000_000
+"""The same, of lines that come so often in both that matching would take so many steps: at worst two seconds."""
 
 Status: TypeAlias = Literal["created", "deleted", "modified"]
 
@@ -148,7 +151,7 @@ def named_only(change: NetChange, why: str, *, cut: bool = False, missing: bool 
 
 
 def _header(change: NetChange) -> str:
-    mode = f"100{change.mode if change.mode is not None else 0o644:o}"
+    mode = f"100{(change.mode if change.mode is not None else 0o644) & 0o777:03o}"
     names = f"diff --git {_quoted(f'a/{change.path}')} {_quoted(f'b/{change.path}')}\n"
     if change.status == "modified":
         return names
@@ -225,7 +228,7 @@ def _opcodes(old: Sequence[str], new: Sequence[str]) -> Iterator[Opcode]:
     old_end, new_end = len(old) - tail, len(new) - tail
     if head:
         yield "equal", 0, head, 0, head
-    if max(old_end, new_end) - head > MATCHED_LINES_MAX:
+    if _takes_long(old[head:old_end], new[head:new_end]):
         yield "replace", head, old_end, head, new_end
     else:
         for tag, *places in SequenceMatcher(None, old[head:old_end], new[head:new_end]).get_opcodes():
@@ -233,6 +236,18 @@ def _opcodes(old: Sequence[str], new: Sequence[str]) -> Iterator[Opcode]:
             yield tag, old_from, old_to, new_from, new_to
     if tail:
         yield "equal", old_end, len(old), new_end, len(new)
+
+
+def _takes_long(old: Sequence[str], new: Sequence[str]) -> bool:
+    """At worst each line that is found to match needs a look at all pairs of equal lines. Those that come very often in
+    a long text are no pairs for the matcher.
+    """
+    if max(len(old), len(new)) > MATCHED_LINES_MAX:
+        return True
+    often = len(new) // 100 + 1 if len(new) >= 200 else len(new)
+    times = Counter(new)
+    pairs = sum([times[line] for line in old if times[line] <= often])
+    return pairs * min(len(old), len(new)) > MATCHING_STEPS_MAX
 
 
 def _place(group: Sequence[Opcode]) -> str:

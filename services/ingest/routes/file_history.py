@@ -80,7 +80,8 @@ async def get_diff(request: Request) -> Response:
     except ArtifactsUnavailableError as error:
         raise ProblemError(store_unavailable(error)) from error
     if DIFF in request.headers.get("accept", ""):
-        return Response("".join(diff.text for diff in diffs), media_type=DIFF)
+        text = "".join(diff.text for diff in diffs)
+        return Response(text, media_type=DIFF, headers={"x-content-type-options": "nosniff"})
     return Response(orjson.dumps(_body(key, turn, net, diffs)), media_type=JSON)
 
 

@@ -12,6 +12,7 @@ from schemas.canonical import call_hash
 from schemas.events import FileChange, InputSubmitted, ToolCallFinished
 from schemas.tools import Catalog, CatalogSource, ToolSpec
 from services.chassis.artifacts import sha256_of
+from services.ingest import file_histories
 from services.ingest.file_history import (
     FILES_MAX,
     MATCHED_LINES_MAX,
@@ -114,6 +115,32 @@ def test_git_takes_a_long_rewrite(tmp_path: Path, ends: int) -> None:
     assert (tmp_path / "f").read_bytes() == new
 
 
+def test_lines_that_come_again_and_again_are_not_matched_for_minutes(tmp_path: Path) -> None:
+    """40 kB of such lines took a matcher 45 seconds."""
+    lines = [f"l{n % 100}\n" for n in range(3_300)]
+    others = [line if n % 3 else f"{line}u{n}\n" for n, line in enumerate(lines)]
+    old, new = "".join(lines).encode(), "".join(others).encode()
+    (tmp_path / "f").write_bytes(old)
+    diff = diff_of(NetChange("f", "x", "y", 0o644, 1, ()), old, new, MOST).text
+    # But for what both begin and end with.
+    assert sum(line.startswith("-l") for line in diff.splitlines()) >= 3_290
+    applied_by_git(tmp_path, diff)
+    assert (tmp_path / "f").read_bytes() == new
+
+
+def test_some_lines_that_come_again_are_matched() -> None:
+    lines = [f"l{n % 10}\n" for n in range(150)]
+    edited = ["first\n", *lines, "last\n"]
+    diff = diff_of(NetChange("f", "x", "y", 0o644, 1, ()), "".join(lines).encode(), "".join(edited).encode(), MOST).text
+    assert not [line for line in diff.splitlines()[3:] if line.startswith("-")]
+
+
+@pytest.mark.parametrize(("mode", "shown"), [(0o4755, "100755"), (0o7, "100007"), (None, "100644")])
+def test_permissions_are_shown_as_git_does(mode: int | None, shown: str) -> None:
+    diff = diff_of(NetChange("f", None, ONE, mode, 1, ()), None, b"one\n", MOST).text
+    assert f"new file mode {shown}\n" in diff
+
+
 def test_a_small_edit_of_a_long_file_is_small() -> None:
     lines = [f"line {n}\n" for n in range(50_000)]
     edited = [*lines[:25_000], "new\n", *lines[25_001:]]
@@ -214,6 +241,7 @@ async def test_a_turns_changes_are_shown() -> None:
     )
     plain = await w.client.get(f"/v1/threads/{thread}/turns/1/diff", headers={"accept": "text/x-diff"})
     assert plain.headers["content-type"].startswith("text/x-diff")
+    assert plain.headers["x-content-type-options"] == "nosniff"
     assert plain.text == "".join(one["diff"] for one in body["files"])
 
 
@@ -231,6 +259,15 @@ async def test_what_the_store_lacks_or_is_too_large_is_named() -> None:
     assert (files[1]["cut"], files[1]["missing"]) == (False, True)
     assert TWO in files[1]["diff"]
     assert [one["cut"] for one in files[2:]] == [False, True, True, True]
+
+
+async def test_a_diff_takes_no_longer_than_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    w = world()
+    await keep(w, b"one\n", b"two\n")
+    thread = await with_turn(w, ("a.txt", ONE, TWO))
+    monkeypatch.setattr(file_histories, "SECONDS_MAX", 0.0)
+    [file] = (await w.client.get(f"/v1/threads/{thread}/turns/1/diff")).json()["files"]
+    assert (file["cut"], "takes too long" in file["diff"]) == (True, True)
 
 
 async def test_a_diff_of_a_store_that_is_away() -> None:
