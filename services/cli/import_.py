@@ -81,7 +81,7 @@ def _run(
     shown = Shown(len(files), is_terminal=sys.stdout.isatty())
     try:
         if is_dry:
-            for found in dry_run(files, tool, ReadLimits()):
+            for found in dry_run(files, tool, ReadLimits(), shown.looked_at):
                 shown.file(found.to_json(), [])
         else:
             asyncio.run(_import(files, tool, service, shown))
@@ -124,6 +124,10 @@ class Shown:
     def uploaded(self, done: int, total: int) -> None:
         if self._is_terminal:
             self._bar("uploading", done, total)
+
+    def looked_at(self, done: int) -> None:
+        if self._is_terminal:
+            self._bar("reading", done, self._files)
 
     def imported(self, done: int) -> None:
         if self._is_terminal:

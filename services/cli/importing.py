@@ -19,7 +19,7 @@ from services.importer.detect import wrong_tool
 from services.importer.model import Tool
 from services.importer.report import FileReport
 from services.importer.sessions import FILE_BYTES_MAX, ReadLimits, Scanned, dry_run, scan_file
-from services.importer.walk import CODEX_INDEX_NAME, SESSION_SUFFIX, SessionFile
+from services.importer.walk import CODEX_INDEX_NAME, SESSION_SUFFIX, SessionFile, may_be_read
 
 FILES_AT_ONCE: Final = 200
 """Of one import, what belongs to its sessions among them."""
@@ -126,10 +126,10 @@ def _beside(session: Path) -> list[Path]:
 def _companions(session: Path) -> Iterator[Path]:
     folder = session.with_suffix("")
     if folder.is_dir():
-        yield from sorted(path for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
+        yield from sorted(path for path in folder.rglob("*") if may_be_read(path, as_link=False))
     if session.suffix == SESSION_SUFFIX:
         beside = sorted(session.parent.glob(f"{_literally(session.stem)}*"))
-        yield from (path for path in beside if path != session and path.is_file())
+        yield from (path for path in beside if path != session and may_be_read(path))
 
 
 def _literally(name: str) -> str:
@@ -156,7 +156,8 @@ def prepare(found: Found, tool: Tool, root: Path) -> Prepared:
 
 def looked_at(file: SessionFile, tool: Tool) -> Report:
     """As `--dry-run` tells it."""
-    return next(dry_run([file], tool, ReadLimits())).to_json()
+    [report] = dry_run([file], tool, ReadLimits())
+    return report.to_json()
 
 
 def problem(file: SessionFile, why: str) -> Report:

@@ -80,6 +80,10 @@ class Ordinals:
         return True
 
     @property
+    def end(self) -> int:
+        return self._next
+
+    @property
     def missing(self) -> int:
         """Gaps that no later record filled. What lies before the first record is a fork's parent."""
         return len([gap for gap in self._gaps if gap.start > 0])

@@ -101,6 +101,7 @@ class CodexThread:
         """The file ends here."""
         for _ in range(self.ordinals.missing):
             self.counts.pass_over("a gap in the ordinals")
+        self.counts.ordinals_end = self.ordinals.end
         self.close_without_record("", is_open=True)
         if self._meta is not None or self.id is not None:
             self.begin()

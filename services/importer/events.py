@@ -49,7 +49,7 @@ from schemas.thread import fold
 from schemas.transcript import context_hash
 from services.chassis.storable import storable_text
 from services.importer.cutting import Cutter
-from services.importer.known import IN_PLACE, again, input_id
+from services.importer.known import IN_PLACE, NAME_CHARACTERS_MAX, again, input_id, plain
 from services.importer.model import (
     Blob,
     Compaction,
@@ -69,7 +69,6 @@ NO_CONTEXT = Context(confirmed_seq=0, items=0, hash=context_hash([]))
 """What the model was shown is not recorded in a form that could be named."""
 NO_TOOLS = ""
 TITLE_CHARACTERS_MAX = 200
-NAME_CHARACTERS_MAX = 128
 SHRINKING = (32_768, 4_096, 512)
 """Bytes of a text in an event that is too large for a record, tried in this order."""
 
@@ -127,7 +126,7 @@ class Ahead:
     """What the source of every event begins with."""
 
     def __post_init__(self) -> None:
-        self._session = f"importer/{self.normaliser}/{_plain(self.header.source_id)}"
+        self._session = f"importer/{self.normaliser}/{plain(self.header.source_id)}"
 
     # Emitting
 
@@ -367,13 +366,6 @@ def _distinct(tasks: tuple[PlanTask, ...]) -> list[PlanTask]:
         name = storable_text(task.id)[:NAME_CHARACTERS_MAX] or "task"
         found[name] = replace(task, id=name, title=storable_text(task.title))
     return list(found.values())
-
-
-def _plain(text: str) -> str:
-    """Fit for a header."""
-    return "".join([letter if letter.isascii() and (letter.isalnum() or letter in "-_./") else "_" for letter in text])[
-        :NAME_CHARACTERS_MAX
-    ]
 
 
 def shown_title(title: str) -> str:

@@ -15,13 +15,15 @@ from schemas.config import Config
 from schemas.errors import ThreadlogError
 from schemas.events import Artifact, Lineage
 from schemas.ids import TenantId, ThreadId, ThreadKey
+from schemas.state import ThreadState
 from services.chassis.artifacts import ArtifactStore
 from services.importer.events import EventLimits, Output
-from services.importer.known import Base, Links, thread_id
-from services.importer.model import Header, Piece, Step, Turn
+from services.importer.known import Base, child_mark, thread_id
+from services.importer.model import Header, Parent
+from services.importer.report import can_wait, note_without_parent
 from services.importer.sessions import Reading
 from services.importer.store import ImportStore
-from services.importer.thread_import import File, Target, ThreadImport, can_take
+from services.importer.thread_import import ORDINALS_END, File, Target, ThreadImport, can_take
 
 TRIES_MAX = 3
 """Of a file whose thread somebody else changed meanwhile."""
@@ -43,12 +45,9 @@ class ChangedMeanwhileError(ThreadlogError):
 class ParentMissingError(ThreadlogError):
     """The thread cannot be imported without its parent's turns, which its file does not hold."""
 
-    def __init__(self, parent: str) -> None:
-        super().__init__(
-            f"its first turns are in the session {parent}, which was not imported yet: "
-            "import that one, and it is taken up from there"
-        )
-        self.parent = parent
+    def __init__(self, source_id: str, parent: Parent) -> None:
+        super().__init__(note_without_parent(source_id, parent))
+        self.parent = parent.source_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +80,7 @@ class Imported:
 class Outcome:
     threads: list[Imported] = field(default_factory=list)
     waits_for: str | None = None
-    """The session without which this one cannot be imported."""
+    """The session without which this one cannot be imported; of a child, the one that its call may be told in."""
 
 
 @dataclass(slots=True)
@@ -91,9 +90,10 @@ class Importer:
     artifacts: ArtifactStore
     config: Config
     limits: EventLimits = field(default_factory=EventLimits)
-    links: Links = field(default_factory=Links)
     imported: list[str] = field(default_factory=list)
     """Sessions whose threads are there now."""
+    ordinals: dict[ThreadKey, int] = field(default_factory=dict)
+    """Where those of the files that were read end."""
 
     async def run(self, read: Callable[[], Reading], raw: Artifact, *, last_try: bool) -> tuple[Reading, Outcome]:
         """`last_try`: whether a thread whose parent is not there is imported without it, where it can be. Raises what
@@ -125,23 +125,17 @@ class Importer:
                     work = await self._begin(piece, reading, raw, last_try=last_try)
                 except ParentMissingError as missing:
                     outcome.waits_for = missing.parent
-                    reading.report.notes.append(f"{piece.source_id}: {missing}")
+                    reading.report.notes.append(str(missing))
                 skips = work is None
                 if skips and not last_try:
                     return outcome
             elif work is not None:
-                self._link(work.thread.target.key, piece)
                 await work.take(work.thread.take(piece))
         if work is not None:
             outcome.threads.append(await work.end())
+            key = work.thread.target.key
+            self.ordinals[key] = max(self.ordinals.get(key, 0), reading.report.counts.ordinals_end)
         return outcome
-
-    def _link(self, key: ThreadKey, piece: Piece) -> None:
-        if isinstance(piece, Turn):
-            for step in piece.pieces:
-                for call in step.calls if isinstance(step, Step) else ():
-                    if call.child is not None:
-                        self.links.children[call.child] = (key, call.source_id)
 
     async def _begin(self, header: Header, reading: Reading, raw: Artifact, *, last_try: bool) -> "_Work":
         target = await self._target(header, reading, last_try=last_try)
@@ -163,22 +157,23 @@ class Importer:
 
     async def _target(self, header: Header, reading: Reading, *, last_try: bool) -> Target:
         base, lineage, shared = None, None, None
+        key = self._key(header, header.source_id)
+        own = await self.store.known(key)
         if header.parent is not None:
             parent = self._key(header, header.parent.source_id)
             state = await self.store.state(parent)
             if not state.exists:
-                if not last_try or (header.parent.kind == "fork" and not header.parent.is_copied):
-                    raise ParentMissingError(header.parent.source_id)
-                what = "imported whole" if header.parent.kind == "fork" else "imported by itself"
-                note = f"{header.source_id}: its parent {header.parent.source_id} is not here, so it is {what}"
-                reading.report.notes.append(note)
-            elif header.parent.kind == "child":
-                lineage = await self._child(header, parent)
-            else:
+                if not last_try or can_wait(header.parent):
+                    raise ParentMissingError(header.source_id, header.parent)
+                reading.report.notes.append(note_without_parent(header.source_id, header.parent))
+            elif header.parent.kind == "fork":
                 base = await self._base(parent)
                 shared = None if header.parent.is_copied else _shared(base, header)
-        key = self._key(header, header.source_id)
-        own = await self.store.known(key)
+                if not own.state.exists and _is_short(base, header.parent):
+                    raise ParentMissingError(header.source_id, header.parent)
+            elif not own.state.exists:
+                may_come = not last_try and len(reading.report.threads) == 1
+                lineage = await self._child(header, state, may_come=may_come)
         for copy in range(1, COPIES_MAX):
             if can_take(own.state):
                 break
@@ -201,24 +196,42 @@ class Importer:
         if lineage is not None and lineage.kind == "fork" and depth > 0:
             above = await self._base(ThreadKey(self.tenant, ThreadId(lineage.parent)), depth - 1)
             own = above.through(lineage) + own
-        return Base(key, own, lineage.depth if lineage is not None else 0, is_live=known.state.live)
+        end = max(known.ordinals_end, self.ordinals.get(key, 0))
+        return Base(key, own, lineage.depth if lineage is not None else 0, is_live=known.state.live, ordinals_end=end)
 
-    async def _child(self, header: Header, parent: ThreadKey) -> Lineage:
+    async def _child(self, header: Header, parent: ThreadState, *, may_come: bool) -> Lineage:
+        """`may_come`: whether its call may be told in a file that is imported later. The parent that is named may have
+        given the work to another child, or, since it went on live, in a fork beside it.
+        """
         assert header.parent is not None
-        linked = self.links.children.get(header.source_id)
-        call = header.parent.call or (linked[1] if linked is not None and linked[0] == parent else None)
-        state = await self.store.state(parent)
-        found = await self.store.call(parent, call) if call is not None else None
-        depth = (state.lineage.depth if state.lineage is not None else 0) + 1
-        seq, chain = found.place if found is not None else (state.seq, state.chain)
+        threads = [self._key(header, header.parent.source_id)]
+        for copy in range(1, COPIES_MAX):
+            key = self._key(header, header.parent.source_id, copy)
+            if not (await self.store.state(key)).exists:
+                break
+            threads.append(key)
+        found = await self.store.call(threads, header.parent.call, child_mark(header.source_id))
+        if found is not None:
+            return Lineage(
+                kind="child",
+                parent=found.thread,
+                seq=found.place.seq,
+                chain=found.place.chain,
+                call=found.call,
+                depth=found.depth + 1,
+            )
+        if may_come:
+            raise ParentMissingError(header.source_id, header.parent)
+        depth = parent.lineage.depth if parent.lineage is not None else 0
         return Lineage(
-            kind="child",
-            parent=parent.thread,
-            seq=seq,
-            chain=chain,
-            call=found.call if found is not None else None,
-            depth=depth,
+            kind="child", parent=threads[0].thread, seq=parent.seq, chain=parent.chain, call=None, depth=depth + 1
         )
+
+
+def _is_short(base: Base, parent: Parent) -> bool:
+    """Whether what was imported of the parent is an earlier snapshot, which ends before the fork begins."""
+    through = parent.through
+    return not parent.is_copied and through is not None and through.isdecimal() and 0 < base.ordinals_end < int(through)
 
 
 def _shared(base: Base, header: Header) -> int:
@@ -285,7 +298,10 @@ class _Work:
     def _counts(self) -> dict[str, JsonValue]:
         counts = self.reading.report.counts
         not_understood: dict[str, JsonValue] = dict(counts.not_understood)
-        return {"records": counts.records, "bad_lines": counts.bad_lines, "not_understood": not_understood}
+        told: dict[str, JsonValue] = {"records": counts.records, "bad_lines": counts.bad_lines}
+        if counts.ordinals_end:
+            told[ORDINALS_END] = counts.ordinals_end
+        return {**told, "not_understood": not_understood}
 
     async def _flush(self) -> None:
         if self.batch:

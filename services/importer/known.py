@@ -16,6 +16,9 @@ from services.importer.model import Input, Tool, Turn
 IN_PLACE = ";in-place="
 """In the source of a rewind: the first of the turns in whose place those stand that follow."""
 ORDINAL = ";ordinal="
+CHILD = ";child="
+"""In the source of a call's dispatch: the session that works for it, last."""
+NAME_CHARACTERS_MAX = 128
 BETWEEN = frozenset({"context.compacted", "plan.proposed", "plan.approved", "task.updated", "thread.rewound"})
 """Kinds of events that lie between turns. They are not told again with a turn that is."""
 RECORDED = frozenset({"artifact.recorded"})
@@ -96,6 +99,8 @@ class Known:
     recent: Recent = NOTHING_RECENT
     last_turn: "Told | None" = None
     """The last turn of the session, as the last import saw it."""
+    ordinals_end: int = 0
+    """Of the session, as far as the last import that added something knew it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +112,7 @@ class Base:
     """Each with the thread that it is a turn of: those that the thread shares itself come first."""
     depth: int = 0
     is_live: bool = False
+    ordinals_end: int = 0
 
     def through(self, lineage: Lineage) -> tuple[tuple[ThreadKey, KnownTurn], ...]:
         """The turns that a fork with this lineage shares."""
@@ -187,9 +193,12 @@ def again(name: str, turn: int) -> str:
     return f"{name}.{turn}"
 
 
-@dataclass(slots=True)
-class Links:
-    """Which thread works for which call, as far as one import has seen."""
+def plain(text: str) -> str:
+    """Fit for a header."""
+    return "".join([letter if letter.isascii() and (letter.isalnum() or letter in "-_./") else "_" for letter in text])[
+        :NAME_CHARACTERS_MAX
+    ]
 
-    children: dict[str, tuple[ThreadKey, str]] = field(default_factory=dict)
-    """`source_id` of the child to its parent, and the source id of the call."""
+
+def child_mark(source_id: str) -> str:
+    return f"{CHILD}{plain(source_id)}"

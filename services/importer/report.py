@@ -1,17 +1,18 @@
 """What an import found in each file: the report, the same with and without `--dry-run`."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from pydantic import JsonValue
 
 from schemas.events import Usage
-from services.importer.model import Call, Compaction, Counts, Discarded, Header, Input, Piece, Step, Title, Turn
+from services.importer.model import Call, Compaction, Counts, Discarded, Header, Input, Parent, Piece, Step, Title, Turn
 
 
 @dataclass(slots=True)
 class ThreadReport:
     source_id: str
-    parent: str | None = None
+    parent: Parent | None = None
     title: str | None = None
     turns: list[JsonValue] = field(default_factory=list)
     calls: list[JsonValue] = field(default_factory=list)
@@ -21,8 +22,11 @@ class ThreadReport:
     artifacts: int = 0
     """Images, whole outputs and versions of files that it holds."""
     tokens: dict[str, int] = field(default_factory=dict)
+    is_empty: bool = True
+    """Whether nothing but a title was told of it."""
 
     def take(self, piece: Piece) -> None:
+        self.is_empty = self.is_empty and isinstance(piece, Title)
         match piece:
             case Title():
                 self.title = piece.title
@@ -76,7 +80,7 @@ class ThreadReport:
     def to_json(self) -> dict[str, JsonValue]:
         return {
             "source_id": self.source_id,
-            "parent": self.parent,
+            "parent": self.parent.source_id if self.parent is not None else None,
             "title": self.title,
             "turns": self.turns,
             "calls": self.calls,
@@ -102,8 +106,7 @@ class FileReport:
     def take(self, piece: Piece) -> None:
         if isinstance(piece, Header):
             self.tool_version = self.tool_version or piece.tool_version
-            parent = piece.parent.source_id if piece.parent is not None else None
-            self.threads.append(ThreadReport(piece.source_id, parent, piece.title))
+            self.threads.append(ThreadReport(piece.source_id, piece.parent, piece.title))
         else:
             self.threads[-1].take(piece)
 
@@ -122,3 +125,42 @@ class FileReport:
         if self.notes:
             report["notes"] = list(self.notes)
         return report
+
+
+def can_wait(parent: Parent) -> bool:
+    """Whether a thread cannot be imported without its parent: its first turns are nowhere else."""
+    return parent.kind == "fork" and not parent.is_copied
+
+
+def note_without_parent(source_id: str, parent: Parent) -> str:
+    """What becomes of a thread whose parent is neither among the files nor was imported before, or not as far as where
+    the thread begins.
+    """
+    if can_wait(parent):
+        return (
+            f"{source_id}: its first turns are in the session {parent.source_id}, which was not imported so far: "
+            "import that one, and it is taken up from there"
+        )
+    what = "imported whole" if parent.kind == "fork" else "imported by itself"
+    return f"{source_id}: its parent {parent.source_id} is not here, so it is {what}"
+
+
+def note_parents(reports: Iterable[FileReport]) -> None:
+    """Tells what an import of these files would tell of parents, if none had come before."""
+    reports = list(reports)
+    there: set[str] = set()
+    waiting: dict[str, list[str]] = {}
+    come: list[str] = []
+    for thread in [thread for report in reports for thread in report.threads if not thread.is_empty]:
+        if thread.parent is not None and can_wait(thread.parent):
+            waiting.setdefault(thread.parent.source_id, []).append(thread.source_id)
+        else:
+            come.append(thread.source_id)
+    while come:
+        name = come.pop()
+        there.add(name)
+        come += waiting.pop(name, [])
+    for report in reports:
+        for thread in report.threads:
+            if thread.parent is not None and thread.parent.source_id not in there:
+                report.notes.append(note_without_parent(thread.source_id, thread.parent))

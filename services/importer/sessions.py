@@ -15,7 +15,7 @@ from services.importer.beside import COMPANION_BYTES_MAX, Beside, FolderBeside
 from services.importer.detect import HEAD_BYTES, Detected, detect, wrong_tool
 from services.importer.lines import LINE_BYTES_MAX, FileSource
 from services.importer.model import Counts, Header, Piece, Tool
-from services.importer.report import FileReport
+from services.importer.report import FileReport, note_parents
 from services.importer.walk import SessionFile
 
 FILE_BYTES_MAX = 1 << 30
@@ -170,13 +170,22 @@ def reading(scanned: Scanned, tool: Tool, found: Scan, limits: ReadLimits) -> Re
     return Reading(scanned, tool, report, "", beside, limits, found.titles)
 
 
-def dry_run(files: Sequence[SessionFile], tool: Tool, limits: ReadLimits) -> Iterator[FileReport]:
-    """Reads everything and keeps nothing. In the order of the files' names, whatever their order of reading."""
+def dry_run(
+    files: Sequence[SessionFile], tool: Tool, limits: ReadLimits, looked_at: Callable[[int], None] | None = None
+) -> list[FileReport]:
+    """Reads everything and keeps nothing. In the order of the files' names, whatever their order of reading.
+    `looked_at`: told how many files were, after each.
+    """
     found = scan(files, tool)
+    reports: list[FileReport] = []
     for scanned in sorted(found.files, key=lambda each: each.file.name):
         read = reading(scanned, tool, found, limits)
         _drain(read.pieces())
-        yield read.report
+        reports.append(read.report)
+        if looked_at is not None:
+            looked_at(len(reports))
+    note_parents(reports)
+    return reports
 
 
 def _drain(pieces: Iterable[Piece]) -> None:

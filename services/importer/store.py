@@ -21,7 +21,10 @@ from services.chassis.sql_files import SqlFiles
 from services.chassis.states import StatesUnavailableError, ThreadStates
 from services.chassis.tenancy import OfTenant, TenantPool
 from services.importer.known import Known, Place, RecentRow, RewindRow, TurnRow, known_turns, recent_ids
-from services.importer.thread_import import last_turn_of
+from services.importer.thread_import import last_turn_of, ordinals_end_of
+
+FAMILY_DEPTH_MAX = 16
+"""Children of children that are looked through for a call."""
 
 
 class ViewsBehindError(ThreadlogError):
@@ -31,8 +34,12 @@ class ViewsBehindError(ThreadlogError):
 
 
 class FoundCall(NamedTuple):
+    thread: str
+    depth: int
+    """Of the thread."""
     call: str
     place: Place
+    """Of the record that proposed it."""
 
 
 class ImportStore(Protocol):
@@ -42,8 +49,10 @@ class ImportStore(Protocol):
 
     async def known(self, key: ThreadKey) -> Known: ...
 
-    async def call(self, key: ThreadKey, source_id: str) -> FoundCall | None:
-        """The call that the session names so."""
+    async def call(self, threads: Sequence[ThreadKey], source_id: str | None, mark: str) -> FoundCall | None:
+        """The call that a session names so, or that has the mark of its child: in one of the threads, or in one that
+        works for them. All of one tenant.
+        """
         ...
 
     async def append(self, key: ThreadKey, records: Sequence[Encoded]) -> None:
@@ -116,14 +125,25 @@ class PostgresImportStore:
             RecentRow(row["seq"], row["id"], row["type"])
             for row in await rows.fetch(self._sql["import_recent"], *key, since)
         ]
-        ended = await rows.fetch(self._sql["import_ended"], *key, state.base)
-        last = last_turn_of(ThreadImportEnded.model_validate_json(ended[0]["data"])) if ended else None
-        return Known(state, kept, recent_ids(turns, rewinds, recent), last)
+        found = await rows.fetch(self._sql["import_ended"], *key, state.base)
+        ended = ThreadImportEnded.model_validate_json(found[0]["data"]) if found else None
+        return Known(
+            state,
+            kept,
+            recent_ids(turns, rewinds, recent),
+            last_turn_of(ended) if ended is not None else None,
+            ordinals_end_of(ended) if ended is not None else 0,
+        )
 
-    async def call(self, key: ThreadKey, source_id: str) -> FoundCall | None:
-        rows = OfTenant(self._pool, key.tenant, self._query_seconds)
-        found = await rows.fetch(self._sql["import_call"], *key, source_id)
-        return FoundCall(found[0]["call"], Place(found[0]["seq"], found[0]["chain"])) if found else None
+    async def call(self, threads: Sequence[ThreadKey], source_id: str | None, mark: str) -> FoundCall | None:
+        tenant = threads[0].tenant
+        rows = OfTenant(self._pool, tenant, self._query_seconds)
+        names = [key.thread for key in threads]
+        found = await rows.fetch(self._sql["import_call"], tenant, names, source_id, mark, FAMILY_DEPTH_MAX)
+        if not found:
+            return None
+        row = found[0]
+        return FoundCall(row["thread"], row["depth"], row["call"], Place(row["seq"], row["chain"]))
 
     async def append(self, key: ThreadKey, records: Sequence[Encoded]) -> None:
         raw_key = key.to_bytes()

@@ -42,6 +42,8 @@ from services.importer.turn_events import FINISHED, lose_calls, tell_turn
 
 LAST_TURN = "last_turn"
 """In the report of an import's end: how the file told the session's last turn."""
+ORDINALS_END = "ordinals_end"
+"""There, too: how far the file numbers its records."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,11 +89,15 @@ class ThreadImport:
     _there: list[tuple[KnownTurn, bool]] = field(init=False)
     """Turns to compare with, and whether they are the thread's own."""
     _place: int = 0
+    _turns: int = 0
+    """Of the session, so far."""
     _stack: list[int] = field(default_factory=list)
     """Numbers of the session's turns that are in the context; 0 for one that is shared."""
     _waiting: list[Compaction | Plan | Rollback | Discarded] = field(default_factory=list)
     """Since the last turn that is there."""
     _last: Turn | None = None
+    _last_number: int = 0
+    """Of the session."""
     _title: Title | None = None
     _matching: bool = True
     _is_older: bool = False
@@ -166,6 +172,7 @@ class ThreadImport:
             case Title():
                 self._title = piece
             case Turn():
+                self._turns += 1
                 self._turn(piece)
             case Header():
                 raise TypeError("a header begins another thread")
@@ -206,22 +213,26 @@ class ThreadImport:
             self._waiting.clear()
             self._place += 1
             self._stack.append(known.turn if mine else 0)
-            self._last = turn
+            self._last, self._last_number = turn, self._turns
             if mine:
                 self.ahead.enter(known.turn)
             return
         if self._matching:
             self._leave(turn)
         if not self._is_older:
+            self._last, self._last_number = turn, self._turns
             self._add(turn, ids)
 
     def _matches(self, ids: tuple[str, ...]) -> bool:
         return self._place < len(self._there) and is_same(self._there[self._place][0], ids)
 
     def _add(self, turn: Turn, ids: tuple[str, ...]) -> None:
-        tell_turn(self.ahead, turn, tuple([self.ahead.name_for(name) for name in ids]))
+        """`turn`: the last one, perhaps without tokens."""
+        tell_turn(self.ahead, self._as_counted(turn), tuple([self.ahead.name_for(name) for name in ids]))
         self._stack.append(self.ahead.state.last_turn)
-        self._last = turn
+
+    def _as_counted(self, last: Turn) -> Turn:
+        return without_copied(last) if self._last_number <= self.header.shared_turns else last
 
     # Where the new begins
 
@@ -288,12 +299,11 @@ class ThreadImport:
                 self._put_aside(self._there[self._place][0].turn, None, turn.origin)
             return
         if own.state.turn is not None and not foreign:
-            tell_turn(ahead, self._last, ())
+            tell_turn(ahead, self._as_counted(self._last), ())
         elif self._is_told_otherwise(self._last, foreign=foreign and own.state.turn is not None):
             last = self._last
             self._put_aside(self._stack.pop(), last, last.origin)
             self._add(without_counted(last, self._counted(foreign=foreign)), input_ids(self.header.tool, last))
-            self._last = last
 
     def _is_told_otherwise(self, last: Turn, *, foreign: bool) -> bool:
         seen = self.target.own.last_turn
@@ -349,6 +359,19 @@ def _same_call(newer: Turn | None, call: KnownCall) -> Call | None:
     return found if found.tool == call.tool else None
 
 
+def without_copied(turn: Turn) -> Turn:
+    """The turn without the tokens that count in another thread, which it was copied from, and by nothing else are known
+    to be the same.
+    """
+    pieces = [
+        replace(piece, usage=None)
+        if isinstance(piece, Compaction) or (isinstance(piece, Step) and piece.response_id is None)
+        else piece
+        for piece in turn.pieces
+    ]
+    return replace(turn, pieces=tuple(pieces))
+
+
 def without_counted(turn: Turn, counted: tuple[int, int]) -> Turn:
     """The turn without the tokens of what was counted when it was told before: of the first of its responses."""
     pieces = list(turn.pieces)
@@ -395,6 +418,11 @@ def told(tool: Tool, turn: Turn) -> Told:
     )
     digest = sha256(repr(parts).encode(errors="replace")).hexdigest()
     return Told(input_ids(tool, turn)[0], digest, extent, (tokens_in, tokens_out))
+
+
+def ordinals_end_of(ended: ThreadImportEnded) -> int:
+    found = ended.report.get(ORDINALS_END)
+    return found if isinstance(found, int) else 0
 
 
 def last_turn_of(ended: ThreadImportEnded) -> Told | None:

@@ -34,7 +34,7 @@ from schemas.transcript import context_hash
 from services.chassis.storable import storable_json, storable_text
 from services.importer.cutting import Cutter
 from services.importer.events import UNRECORDED, Ahead
-from services.importer.known import ORDINAL
+from services.importer.known import ORDINAL, child_mark
 from services.importer.model import Blob, Call, CallEnd, Compaction, Input, Origin, Plan, Step, Turn
 
 POOL = "import"
@@ -253,7 +253,8 @@ class _CallEvents:
             call=self.name, call_hash=found.call_hash, by=storable_text(call.decided_by or UNRECORDED)
         )
         ahead.add(approved, call.origin, call.started_ms)
-        ahead.add(self._dispatched(found.call_hash, found.args), call.origin, call.started_ms)
+        more = child_mark(call.child) if call.child is not None else ""
+        ahead.add(self._dispatched(found.call_hash, found.args), call.origin, call.started_ms, more=more)
         self._settle(call.end)
 
     def _dispatched(self, hash_in_force: str, args: dict[str, JsonValue]) -> ToolCallDispatched:

@@ -1,6 +1,7 @@
 """Which files an import is made of: a file, a session's folder, or a tool's whole data folder."""
 
 import os
+import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,30 +29,75 @@ class SessionFile:
 
 
 def find_files(paths: list[Path], tool: Tool, files_max: int = FILES_MAX) -> list[SessionFile]:
-    """Every file once, in order of their names. Raises PathError for a path that is not there or too many files."""
+    """Every file once, in order of their names; among them what cannot be looked into, so that it can be told. Raises
+    PathError for a path that is not there or holds no files, and for too many files.
+    """
     found: dict[Path, SessionFile] = {}
     for path in paths:
-        if not path.exists():
-            raise PathError(f"There is no {path}. Name a session's file, its folder, or the tool's data folder.")
-        for file in [path] if path.is_file() else _below(path, tool):
-            try:
-                size = file.stat().st_size
-            except OSError:
-                continue
-            found.setdefault(file.resolve(), SessionFile(file, str(file), size))
+        is_empty = True
+        for file in _at(path, tool):
+            is_empty = False
+            found.setdefault(file.resolve(), SessionFile(file, str(file), _size(file)))
             if len(found) > files_max:
                 raise PathError(f"There are more than {files_max} files below {path}. Import folders one by one.")
+        if is_empty:
+            raise PathError(f"There is no session's file (*{SESSION_SUFFIX}) in {path}.")
     return sorted(found.values(), key=lambda file: file.name)
 
 
+def _at(path: Path, tool: Tool) -> Iterator[Path]:
+    try:
+        mode = path.stat().st_mode
+    except PermissionError as error:
+        raise PathError(f"{path} cannot be looked at: {error.strerror}.") from error
+    except OSError as error:
+        wanted = "Name a session's file, its folder, or the tool's data folder."
+        raise PathError(f"There is no {path}. {wanted}") from error
+    if stat.S_ISDIR(mode):
+        yield from _below(path, tool)
+    elif stat.S_ISREG(mode):
+        yield path
+    else:
+        raise PathError(f"{path} is no file and no folder.")
+
+
+def _size(file: Path) -> int:
+    """0 for what is gone or cannot be looked at: whoever reads it will say so."""
+    try:
+        return file.stat().st_size
+    except OSError:
+        return 0
+
+
 def _below(folder: Path, tool: Tool) -> Iterator[Path]:
-    inside = [folder / name for name in DATA_FOLDERS[tool] if (folder / name).is_dir()]
+    inside = [folder / name for name in DATA_FOLDERS[tool] if _is_dir(folder / name)]
     for root in inside or [folder]:
-        for parent, folders, names in os.walk(root):
+        unreadable: list[OSError] = []
+        for parent, folders, names in os.walk(root, onerror=unreadable.append):
             folders.sort()
             for name in sorted(names):
                 path = Path(parent) / name
-                if name.endswith(SESSION_SUFFIX) and path.is_file():
+                if name.endswith(SESSION_SUFFIX) and may_be_read(path):
                     yield path
-    if inside and (folder / CODEX_INDEX_NAME).is_file():
+        yield from [Path(os.fsdecode(error.filename)) for error in unreadable]
+    if inside and may_be_read(folder / CODEX_INDEX_NAME):
         yield folder / CODEX_INDEX_NAME
+
+
+def may_be_read(path: Path, *, as_link: bool = True) -> bool:
+    """Whether it is a file, as far as anybody may know: no pipe, device or link that leads nowhere; without `as_link`
+    no link at all.
+    """
+    try:
+        return stat.S_ISREG(path.stat(follow_symlinks=as_link).st_mode)
+    except PermissionError:
+        return True
+    except OSError:
+        return False
+
+
+def _is_dir(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except OSError:
+        return False

@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
+from typing import NamedTuple
 
 import structlog
 
@@ -77,13 +78,20 @@ class Worker:
 
     async def _work(self, job: Job) -> None:
         logger.info("import_taken_up", job=job.id, tenant=job.tenant, tool=job.tool, tries=job.tries)
+        tries_max = self._settings.import_tries_max
+        if job.tries > tries_max:
+            # Whoever had it died each time, and could not say so: of a file that needs too much memory, say.
+            problem = f"its worker died, {tries_max} times in all; what is done of it stays"
+            await self._jobs.end(job, "failed", problem)
+            logger.warning("import_failed", job=job.id, error=problem)
+            return
         try:
             with tempfile.TemporaryDirectory(prefix="threadlog-import-") as folder:
                 await _JobRun(self, job, Path(folder)).run()
         except LeaseLostError:
             raise
         except (ThreadlogError, *AWAY) as error:
-            if job.tries >= self._settings.import_tries_max:
+            if job.tries >= tries_max:
                 await self._jobs.end(job, "failed", f"{error}"[:500])
                 logger.warning("import_failed", job=job.id, error=str(error))
                 return
@@ -116,6 +124,15 @@ class Worker:
         return Importer(job.tenant, self._store, self._artifacts, self._config, limits)
 
 
+class _Waiting(NamedTuple):
+    """A file that is not imported yet."""
+
+    scanned: Scanned
+    waits_for: str
+    sessions: tuple[str, ...]
+    """Of it, as far as it was read."""
+
+
 class _JobRun:
     """One job: its files fetched into a folder, then imported, parents before their forks and children."""
 
@@ -133,6 +150,8 @@ class _JobRun:
         files = await self._worker.jobs.files(self._job)
         found = await self._fetch(files)
         by_name = {file.path: file for file in files}
+        # What was imported before this worker took the import up may be waited for, too.
+        self._importer.imported.extend([name for file in files for name in file.sessions])
         await self._rounds(found, by_name)
         await self._heal()
 
@@ -164,19 +183,27 @@ class _JobRun:
     async def _rounds(self, found: Scan, files: dict[str, JobFile]) -> None:
         todo = [scanned for scanned in found.files if not files[scanned.file.name].is_done]
         while todo:
-            waiting = [
-                scanned
-                for scanned in todo
-                if not await self._import(scanned, found, files[scanned.file.name], last_try=False)
-            ]
+            waiting: list[_Waiting] = []
+            for scanned in todo:
+                waits = await self._import(scanned, found, files[scanned.file.name], last_try=False)
+                if waits is not None:
+                    waiting.append(waits)
             if len(waiting) == len(todo):
-                for scanned in waiting:
-                    await self._import(scanned, found, files[scanned.file.name], last_try=True)
-                return
-            todo = waiting
+                waiting = await self._for_the_last_time(waiting, found, files)
+            todo = [each.scanned for each in waiting]
 
-    async def _import(self, scanned: Scanned, found: Scan, file: JobFile, *, last_try: bool) -> bool:
-        """Whether it is done; not while its parent may still come."""
+    async def _for_the_last_time(
+        self, waiting: "Sequence[_Waiting]", found: Scan, files: dict[str, JobFile]
+    ) -> "list[_Waiting]":
+        """Those that wait for what is not among the others, or the first where they wait for each other."""
+        names = {name for each in waiting for name in each.sessions}
+        last = [each for each in waiting if each.waits_for not in names] or [waiting[0]]
+        for each in last:
+            await self._import(each.scanned, found, files[each.scanned.file.name], last_try=True)
+        return [each for each in waiting if each not in last]
+
+    async def _import(self, scanned: Scanned, found: Scan, file: JobFile, *, last_try: bool) -> "_Waiting | None":
+        """Not done while its parent may still come."""
         raw = Artifact(
             sha256=file.sha256, size=file.size, media_type=MEDIA_TYPE, name=PurePosixPath(file.path).name[:128]
         )
@@ -193,11 +220,12 @@ class _JobRun:
             logger.exception("import_file_failed", job=self._job.id, file=file.path)
             report = FileReport(scanned.file.name, problem=f"it could not be imported: {type(error).__name__}"[:300])
             await self._worker.jobs.report(self._job, file, report.to_json(), [], None)
-            return True
+            return None
         if outcome.waits_for is not None and not last_try:
-            return False
+            sessions = tuple([thread.source_id for thread in read_to_end.report.threads])
+            return _Waiting(scanned, outcome.waits_for, sessions)
         await self._report(file, read_to_end, outcome)
-        return True
+        return None
 
     async def _report(self, file: JobFile, read: Reading, outcome: Outcome) -> None:
         threads = [thread.to_json() for thread in outcome.threads]

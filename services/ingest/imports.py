@@ -49,6 +49,8 @@ class JobFile(NamedTuple):
     size: int
     companion: bool = False
     is_done: bool = False
+    sessions: tuple[str, ...] = ()
+    """Of those that are done, whose threads are there."""
 
 
 class LeaseLostError(Exception):
@@ -81,7 +83,10 @@ class Jobs:
     async def files(self, job: Job) -> list[JobFile]:
         rows = await self._pool.fetch(SQL["files_of_import"], job.tenant, job.id)
         return [
-            JobFile(job.id, row["number"], row["path"], row["sha256"], row["size"], row["companion"], row["is_done"])
+            JobFile(
+                *(job.id, row["number"], row["path"], row["sha256"], row["size"], row["companion"], row["is_done"]),
+                tuple(row["sessions"]),
+            )
             for row in rows
         ]
 

@@ -23,7 +23,7 @@ from services.importer.known import (
     thread_id,
 )
 from services.importer.model import Header, Piece
-from services.importer.thread_import import File, Target, ThreadImport, can_take, last_turn_of
+from services.importer.thread_import import File, Target, ThreadImport, can_take, last_turn_of, ordinals_end_of
 
 TENANT = TenantId("acme")
 RAW = Artifact(sha256="0" * 64, size=1, media_type="application/x-ndjson", name="s.jsonl")
@@ -56,7 +56,7 @@ class ThreadLog:
 
     def known(self) -> Known:
         turns: dict[int, TurnRow] = {}
-        rewinds, recent, last = [], [], None
+        rewinds, recent, last, ordinals_end = [], [], None, 0
         applied = [(record, after) for record, verdict, after in self.records if verdict.effect == "applied"]
         for record, after in applied:
             match record.data:
@@ -65,7 +65,7 @@ class ThreadLog:
                 case ThreadRewound(to_turn=to_turn):
                     rewinds.append(RewindRow(after.seq, to_turn, record.source))
                 case ThreadImportEnded() as data if after.seq == self.state.base:
-                    last = last_turn_of(data)
+                    last, ordinals_end = last_turn_of(data), ordinals_end_of(data)
                 case _:
                     pass
             recent.append(RecentRow(after.seq, record.id, record.kind))
@@ -73,7 +73,7 @@ class ThreadLog:
                 turns[after.last_turn] = turns[after.last_turn]._replace(end=Place(after.seq, after.chain))
         rows = list(turns.values())
         known = known_turns(rows, rewinds)
-        return Known(self.state, known, recent_ids(rows, rewinds, recent), last)
+        return Known(self.state, known, recent_ids(rows, rewinds, recent), last, ordinals_end)
 
 
 @dataclass

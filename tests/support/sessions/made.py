@@ -74,6 +74,15 @@ def write_claude(path: Path, turns: int, output_bytes: int = 2_000, calls: int =
             parent = _claude_turn(file, number, output_bytes, calls, parent)
 
 
+def write_claude_branch(path: Path, *, is_left: bool) -> None:
+    """Two turns; or, once a person went back to the first and on from there, a third one in place of the second."""
+    with path.open("w") as file:
+        first = _claude_turn(file, 0, 100, 1, None)
+        _claude_turn(file, 1, 100, 1, first)
+        if is_left:
+            _claude_turn(file, 2, 100, 1, first)
+
+
 def _claude_turn(file: TextIO, number: int, output_bytes: int, calls: int, parent: str | None) -> str | None:
     output = _printed(output_bytes)
     said: list[tuple[str, Record, Record]] = [("user", {"role": "user", "content": f"question {number}"}, {})]
@@ -118,3 +127,27 @@ def _claude_message(name: str, block: Record, stop_reason: str) -> Record:
         "stop_sequence": None,
         "usage": usage,
     }
+
+
+def write_nested_agents(folder: Path) -> tuple[Path, Path, Path]:
+    """A session of Claude Code 2.0, a sub-agent of it, and a sub-agent of that one, each in a file of its own. All name
+    the session alone.
+    """
+    recorded = Path(__file__).parent / "claude"
+    session, agent = "5e550007-0000-4000-8000-000000000000", "a58020f"
+    lines = (recorded / "2.0.65_08_subagent.jsonl").read_text().splitlines(keepends=True)
+    places = (folder / f"{session}.jsonl", folder / "agent-middle.jsonl", folder / f"agent-{agent}.jsonl")
+    places[0].write_text("".join(lines).replace(agent, "middle"))
+    middle = "".join([line for line in lines if "queue-operation" not in line])
+    for old, new in (
+        ('"isSidechain":false', '"isSidechain":true,"agentId":"middle"'),
+        ('uuid":"u', 'uuid":"m'),
+        ('parentUuid":"u', 'parentUuid":"m'),
+        ('"msg_', '"msg_m'),
+        ("call_14", "call_m"),
+        ("Delegate the counting to a helper.", "COUNT-LINES: count the lines of hello.py"),
+    ):
+        middle = middle.replace(old, new)
+    places[1].write_text(middle)
+    places[2].write_bytes((recorded / "2.0.65_08_subagent--agent-a58020f.jsonl").read_bytes())
+    return places

@@ -1,77 +1,18 @@
 """Forks and sub-agents of Codex, imported beside their parents: on a log and a store in memory."""
 
 import json
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from hashlib import sha256
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from schemas.codec import Encoded
-from schemas.events import Artifact, StepFinished
-from schemas.ids import ThreadKey, call_id
-from schemas.state import ThreadState
-from services.importer.import_file import Importer, Outcome
-from services.importer.known import Known, Place
-from services.importer.sessions import ReadLimits, reading, scan
-from services.importer.store import FoundCall
-from services.importer.walk import find_files
-from tests.support.import_world import CONFIG, TENANT, ImportWorld, ThreadLog, ended_turns
-from tests.support.memory_artifacts import MemoryArtifacts
+from schemas.events import StepFinished
+from schemas.ids import call_id
+from tests.support.import_family import Family
+from tests.support.import_world import ThreadLog, ended_turns
 from tests.support.sessions.codex_records import Session
 
 REDUCED = Path(__file__).resolve().parents[2] / "support" / "sessions" / "codex"
 PARENT = "0b111111-2222-4333-8444-555555555555"
-
-
-@dataclass
-class Store:
-    world: ImportWorld = field(default_factory=ImportWorld)
-
-    async def state(self, key: ThreadKey) -> ThreadState:
-        return self.world.log(key).state
-
-    async def known(self, key: ThreadKey) -> Known:
-        return self.world.log(key).known()
-
-    async def call(self, key: ThreadKey, source_id: str) -> FoundCall | None:
-        for record, _, after in self.world.log(key).records:
-            data = record.data
-            for call in data.calls if isinstance(data, StepFinished) else ():
-                if call.provider_id == source_id and isinstance(data, StepFinished):
-                    return FoundCall(call_id(data.turn, data.step, call.index), Place(after.seq, after.chain))
-        return None
-
-    async def append(self, key: ThreadKey, records: Sequence[Encoded]) -> None:
-        for record in records:
-            verdict = self.world.log(key).append(record.record)
-            assert verdict.effect == "applied", (record.record, verdict)
-
-
-@dataclass
-class Family:
-    store: Store = field(default_factory=Store)
-    importer: Importer = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.importer = Importer(TENANT, self.store, MemoryArtifacts(), CONFIG)
-
-    async def take(self, path: Path, *, last_try: bool = False) -> Outcome:
-        found = scan(find_files([path], "codex"), "codex")
-        _, outcome = await self.importer.run(
-            lambda: reading(found.files[0], "codex", found, ReadLimits()), raw_of(path), last_try=last_try
-        )
-        return outcome
-
-    def log(self, outcome: Outcome) -> ThreadLog:
-        (thread,) = outcome.threads
-        (log,) = [log for key, log in self.store.world.threads.items() if key.thread == thread.thread]
-        return log
-
-
-def raw_of(path: Path) -> Artifact:
-    raw = path.read_bytes()
-    return Artifact(sha256=sha256(raw).hexdigest(), size=len(raw), media_type="application/x-ndjson")
 
 
 def written(path: Path, records: Iterable[dict[str, Any]]) -> Path:
@@ -104,6 +45,79 @@ async def test_a_sub_agent_is_the_child_of_the_call_that_began_it() -> None:
     assert lineage is not None
     assert (lineage.kind, lineage.parent, lineage.depth) == ("child", parent.key.thread, 1)
     assert lineage.call == call_id(1, 1, 0)
+
+
+async def test_a_sub_agent_that_is_imported_later_is_the_child_of_its_call_too() -> None:
+    family = Family()
+    parent = family.log(await family.take(REDUCED / "0.171_subagent-parent.jsonl"))
+    family.begin()
+    lineage = family.log(await family.take(REDUCED / "0.171_subagent-child.jsonl")).state.lineage
+    assert lineage is not None
+    assert (lineage.parent, lineage.call) == (parent.key.thread, call_id(1, 1, 0))
+
+
+async def test_a_sub_agent_waits_within_its_import_for_the_call_that_began_it(tmp_path: Path) -> None:
+    """An earlier snapshot of its parent was imported before."""
+    family, whole = Family(), REDUCED / "0.171_subagent-parent.jsonl"
+    lines = whole.read_bytes().splitlines(keepends=True)
+    spawns = next(number for number, line in enumerate(lines) if b"spawn_agent" in line)
+    early = tmp_path / "early.jsonl"
+    early.write_bytes(b"".join(lines[:spawns]))
+    await family.take(early)
+    child = REDUCED / "0.171_subagent-child.jsonl"
+    assert (await family.take(child)).waits_for == "01a22812-e73a-7d20-a89b-7dcbf053a27e"
+    parent = family.log(await family.take(whole))
+    lineage = family.log(await family.take(child)).state.lineage
+    assert lineage is not None
+    assert (lineage.parent, lineage.call) == (parent.key.thread, call_id(2, 1, 0)), "as the turn is told again"
+
+
+async def test_a_sub_agent_without_a_call_is_a_child_all_the_same(tmp_path: Path) -> None:
+    family, lines = Family(), (REDUCED / "0.171_subagent-parent.jsonl").read_bytes().splitlines(keepends=True)
+    early = tmp_path / "early.jsonl"
+    early.write_bytes(b"".join([line for line in lines if b"spawn_agent" not in line]))
+    parent = family.log(await family.take(early))
+    lineage = family.log(await family.take(REDUCED / "0.171_subagent-child.jsonl", last_try=True)).state.lineage
+    assert lineage is not None
+    assert (lineage.kind, lineage.parent, lineage.call) == ("child", parent.key.thread, None)
+
+
+async def test_a_fork_by_reference_waits_for_as_much_of_its_parent_as_it_shares(tmp_path: Path) -> None:
+    family, whole = Family(), REDUCED / "0.171_interrupt-compact-steer.jsonl"
+    early = tmp_path / "early.jsonl"
+    early.write_bytes(b"".join(whole.read_bytes().splitlines(keepends=True)[:40]))
+    await family.take(early)
+    fork = REDUCED / "0.171_fork-by-reference.jsonl"
+    family.begin()
+    for last_try in (False, True):
+        outcome = await family.take(fork, last_try=last_try)
+        assert (outcome.waits_for, outcome.threads) == ("01a22812-d584-7e83-9719-9c764c7c87ec", [])
+    parent = family.log(await family.take(whole))
+    family.begin()
+    lineage = family.log(await family.take(fork)).state.lineage
+    assert lineage is not None
+    assert lineage.seq == parent.known().turns[4].end.seq
+
+
+async def test_tokens_of_a_copy_count_in_its_parent_whichever_comes_first(tmp_path: Path) -> None:
+    parent = Session(id=PARENT)
+    for number, prompt in enumerate(["One.", "Two."], start=1):
+        a_conversation(parent, prompt).tokens(10 * number, 10)
+    fork = Session().add("session_meta", parent.records[0]["payload"])
+    fork.records += [{**record, "timestamp": fork.records[1]["timestamp"]} for record in parent.records[1:]]
+    a_conversation(fork, "Three, in the fork.").tokens(30, 10)
+    a_conversation(parent, "Three, in the parent.").tokens(30, 10)
+    family = Family()
+    whole = family.log(await family.take(written(tmp_path / "b.jsonl", fork.records), last_try=True))
+    above = family.log(await family.take(written(tmp_path / "a.jsonl", parent.records)))
+    assert whole.state.lineage is None
+    assert ended_turns(whole) == [("completed", 1)] * 3
+    assert (used(above), used(whole)) == ([10, 10, 10], [0, 0, 10])
+
+
+def used(log: ThreadLog) -> list[int]:
+    applied = [record.data for record, verdict, _ in log.records if verdict.effect == "applied"]
+    return [data.usage.input_tokens for data in applied if isinstance(data, StepFinished)]
 
 
 def a_conversation(session: Session, *prompts: str) -> Session:

@@ -1,15 +1,22 @@
 """Which files there are, what lies beside them, and which tool wrote them."""
 
 import json
+import os
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from services.importer.beside import FolderBeside, NothingBeside, candidates
 from services.importer.detect import HEAD_BYTES, detect, wrong_tool
+from services.importer.model import Parent
+from services.importer.report import FileReport, ThreadReport, note_parents
 from services.importer.sessions import ReadLimits, dry_run, read_titles, scan
 from services.importer.walk import PathError, SessionFile, find_files
 from tests.support.sessions.made import write_claude, write_codex
+
+NOBODY = 65534
 
 
 def line(**record: object) -> bytes:
@@ -165,3 +172,99 @@ def test_the_last_name_of_a_session_counts(tmp_path: Path) -> None:
 
 def test_only_the_beginning_is_looked_at() -> None:
     assert detect((b" " * 100 + b"\n") * (HEAD_BYTES // 101)).kind == "no session"
+
+
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """Not below pytest's own folders, which are closed to others."""
+    with tempfile.TemporaryDirectory(prefix="threadlog-test-") as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
+
+
+def test_what_cannot_be_looked_into_is_told_and_what_is_no_file_passed_over(open_folder: Path) -> None:
+    """By a process without rights: as root, everything may be read."""
+    write_codex(open_folder / "a.jsonl", 1)
+    (open_folder / "loop.jsonl").symlink_to("loop.jsonl")
+    (open_folder / "nowhere.jsonl").symlink_to("missing")
+    (open_folder / "round").symlink_to(".")
+    (open_folder / "folder.jsonl").mkdir()
+    os.mkfifo(open_folder / "pipe.jsonl")
+    for name in ("shut", "half"):
+        (open_folder / name).mkdir()
+        write_codex(open_folder / name / "b.jsonl", 1)
+        (open_folder / name).chmod(0o444 if name == "half" else 0)
+    try:
+        told = told_as_nobody(open_folder)
+    finally:
+        for name in ("shut", "half"):
+            (open_folder / name).chmod(0o755)
+    denied = "it cannot be read: Permission denied"
+    assert told == {"a.jsonl": None, "half/b.jsonl": denied, "shut": denied}
+
+
+def told_as_nobody(folder: Path) -> dict[str, str | None]:
+    """The problem of each file in a dry run."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            if os.geteuid() == 0:
+                os.setgroups([])
+                os.setgid(NOBODY)
+                os.setuid(NOBODY)
+            reports = dry_run(find_files([folder], "codex"), "codex", ReadLimits())
+            told = {str(Path(report.file).relative_to(folder)): report.problem for report in reports}
+            os.write(writer, json.dumps(told).encode())
+        finally:
+            os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader, "rb") as pipe:
+        content = pipe.read()
+    os.waitpid(child, 0)
+    found: dict[str, str | None] = json.loads(content)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("missing", "There is no"),
+        ("loop", "There is no"),
+        ("pipe", "is no file and no folder"),
+        ("empty", "There is no session's file"),
+    ],
+)
+def test_a_path_without_sessions_is_refused(tmp_path: Path, name: str, why: str) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(PathError, match=why):
+        find_files([tmp_path / name], "codex")
+
+
+def test_a_dry_run_tells_of_parents_what_an_import_would() -> None:
+    """Of forks by reference, copies and sub-agents, with and without what they come from."""
+    reduced = Path(__file__).resolve().parents[2] / "support" / "sessions" / "codex"
+
+    def notes(*names: str) -> list[str]:
+        files = find_files([reduced / f"{name}.jsonl" for name in names], "codex")
+        return [note for report in dry_run(files, "codex", ReadLimits()) for note in report.notes]
+
+    [waits] = notes("0.171_fork-by-reference")
+    assert "01a22812-d584-7e83-9719-9c764c7c87ec" in waits and "import that one" in waits
+    [copy] = notes("0.118_fork-by-copy")
+    assert copy.endswith("so it is imported whole")
+    [child] = notes("0.171_subagent-child")
+    assert child.endswith("so it is imported by itself")
+    assert notes("0.171_fork-by-reference", "0.171_interrupt-compact-steer") == []
+    assert notes("0.171_subagent-child", "0.171_subagent-parent") == []
+
+
+def test_who_works_for_a_fork_that_waits_is_imported_by_itself() -> None:
+    fork = ThreadReport("fork", Parent("missing", "fork"), is_empty=False)
+    child = ThreadReport("child", Parent("fork", "child"), is_empty=False)
+    files = [FileReport("fork.jsonl", threads=[fork]), FileReport("child.jsonl", threads=[child])]
+    note_parents(files)
+    assert [len(file.notes) for file in files] == [1, 1]
+    assert "so it is imported by itself" in files[1].notes[0]
