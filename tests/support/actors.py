@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 from schemas.events import (
+    CONTEXT_TOO_LONG,
     ArtifactRecorded,
     ContextCompactionFailed,
     ContextCompactionRequested,
@@ -198,6 +199,7 @@ def _turn_events(state: ThreadState, owner: str) -> list[Event]:
             step_finished(state, text, [proposed(0, "read", {"path": owner})], started=turn.step.starts[0]),
             step_failed(state),
             step_failed(state, retriable=False, handed_over=True),
+            step_failed(state, retriable=False, kind=CONTEXT_TOO_LONG),
         ]
     return [*events, turn_ended(state), turn_ended(state, "interrupted" if turn.cancelling else "failed")]
 

@@ -138,7 +138,9 @@ def step_finished(
     )
 
 
-def step_failed(state: ThreadState, retriable: bool = True, handed_over: bool = False) -> StepFailed:
+def step_failed(
+    state: ThreadState, retriable: bool = True, handed_over: bool = False, kind: str = "overloaded"
+) -> StepFailed:
     turn = state.turn
     assert turn is not None and turn.step is not None
     return StepFailed(
@@ -146,7 +148,7 @@ def step_failed(state: ThreadState, retriable: bool = True, handed_over: bool = 
         step=turn.step.step,
         attempt=turn.step.attempt,
         started=turn.step.starts[-1],
-        error=Failure(kind="overloaded", message="the provider is overloaded"),
+        error=Failure(kind=kind, message=f"the provider is {kind}"),
         retriable=retriable,
         handed_over=handed_over,
     )
