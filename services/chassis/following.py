@@ -38,6 +38,7 @@ class Following(Generic[Work]):
     def __init__(self, lifecycle: Lifecycle) -> None:
         self._lifecycle = lifecycle
         self._loops: Mapping[str, FoldLoop[Work]] = {}
+        self._partitions = 0
 
     def not_ready(self) -> str | None:
         """Why the service should not be counted on yet, or any more."""
@@ -73,6 +74,7 @@ class Following(Generic[Work]):
         """Joins the group. The task reads until `stopping` is set; `lag` is shown in records and in seconds."""
         by_topic = {topic.name: loop for topic, loop in loops.items()}
         self._loops = by_topic
+        self._partitions = min([await around.log.partition_count(topic) for topic in by_topic])
         reader = await around.log.group_reader(list(by_topic), group, self, member)
         around.measure_lag(self.positions, *lag, self.waits_for_states)
         for loop in by_topic.values():
@@ -95,7 +97,9 @@ class Following(Generic[Work]):
     # Rebalance
 
     async def assigned(self, partitions: frozenset[TopicPartition]) -> Mapping[TopicPartition, int]:
-        of_loops = [loop.assigned(_of(partitions, topic)) for topic, loop in self._loops.items()]
+        """Partitions that a topic was given since are read by nobody: no thread is there."""
+        known = frozenset([tp for tp in partitions if tp.partition < self._partitions])
+        of_loops = [loop.assigned(_of(known, topic)) for topic, loop in self._loops.items()]
         return {tp: start for starts in await asyncio.gather(*of_loops) for tp, start in starts.items()}
 
     async def revoked(self, partitions: frozenset[TopicPartition]) -> None:

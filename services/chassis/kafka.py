@@ -7,9 +7,9 @@ broker answers the requests of a connection one after the other and a fetch may 
 """
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import structlog
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
@@ -20,8 +20,9 @@ from aiokafka.errors import KafkaError
 from aiokafka.partitioner import murmur2
 
 from schemas.topics import TOPIC_RECORD_BYTES_MAX
-from services.chassis.kafka_producer import KafkaSender, log_error
+from services.chassis.kafka_producer import KafkaSender, LateSender, log_error
 from services.chassis.kafka_readers import AssignedReader, GroupReader
+from services.chassis.kafka_topics import kafka_topics
 from services.chassis.log import NO_OFFSETS, LogError, LogUnavailableError, Reader, Rebalance, TopicPartition
 from services.chassis.log_metrics import LogCounts
 from services.chassis.outbox import Outboxes, OutboxLimits
@@ -32,6 +33,8 @@ BATCH_FRAME_BYTES = 1_024
 START_PAUSE_SECONDS = 0.25
 CLOSE_SECONDS = 5.0
 PARTITION_CACHE_KEYS = 65_536
+
+T = TypeVar("T")
 
 logger = structlog.get_logger()
 
@@ -45,13 +48,16 @@ def partition_for(key: bytes, partition_count: int) -> int:
 
 
 class KafkaLog:
-    """Made by `KafkaLog.open`. `counts` are for the metrics."""
+    """Made by `KafkaLog.open` or `KafkaLog.open_to_read`. `counts` are for the metrics."""
 
-    def __init__(self, settings: Settings, service: str, producer: AIOKafkaProducer, counts: LogCounts) -> None:
+    def __init__(self, settings: Settings, service: str, producer: AIOKafkaProducer | None, counts: LogCounts) -> None:
         self._settings = settings
         self._client_id = _client_id(settings, service)
         self._producer = producer
-        self._sender = KafkaSender(producer)
+        self._sender: KafkaSender | LateSender = (
+            LateSender(self._late_producer) if producer is None else KafkaSender(producer)
+        )
+        self._partition_counts: dict[str, int] = {}
         self._readers: list[AssignedReader | GroupReader] = []
         self._lookup: AIOKafkaConsumer | None = None
         self._lookup_lock = asyncio.Lock()
@@ -70,28 +76,27 @@ class KafkaLog:
     @classmethod
     async def open(cls, settings: Settings, service: str, counts: LogCounts | None = None) -> Self:
         """Wait for the broker up to `kafka_start_timeout_seconds`; LogUnavailableError when it does not answer."""
-        deadline = asyncio.get_running_loop().time() + settings.kafka_start_timeout_seconds
-        while True:
-            producer = AIOKafkaProducer(
-                bootstrap_servers=settings.kafka_bootstrap_servers,
-                client_id=_client_id(settings, service),
-                acks="all",
-                enable_idempotence=settings.kafka_idempotence,
-                linger_ms=0,
-                # The outbox sees to the size of batches; this only has to be above it, and above one largest record.
-                max_batch_size=2 * TOPIC_RECORD_BYTES_MAX,
-                request_timeout_ms=settings.kafka_request_timeout_ms,
+
+        async def once() -> AIOKafkaProducer:
+            return await _started_producer(settings, _client_id(settings, service))
+
+        producer = await _when_there(once, settings, f"connect to {settings.kafka_bootstrap_servers}{_hint(settings)}")
+        return cls(settings, service, producer, counts if counts is not None else LogCounts())
+
+    @classmethod
+    async def open_to_read(cls, settings: Settings, service: str) -> Self:
+        """As `open`, for who may never append: a producer, and the rights to write, are needed from the first append
+        on.
+        """
+        log = cls(settings, service, None, LogCounts())
+        try:
+            log._lookup = await _when_there(
+                log._started_lookup, settings, f"connect to {settings.kafka_bootstrap_servers}"
             )
-            try:
-                await producer.start()
-            except KafkaError as error:
-                await producer.stop()
-                if not error.retriable or asyncio.get_running_loop().time() >= deadline:
-                    raise log_error(error, _explain_start(settings)) from error
-                logger.warning("log_waits_for_broker", servers=settings.kafka_bootstrap_servers, error=str(error))
-                await asyncio.sleep(START_PAUSE_SECONDS)
-            else:
-                return cls(settings, service, producer, counts if counts is not None else LogCounts())
+        except BaseException:
+            await log.close()
+            raise
+        return log
 
     @property
     def fatal(self) -> LogError | None:
@@ -143,10 +148,15 @@ class KafkaLog:
         return reader
 
     async def partition_count(self, topic: str) -> int:
-        try:
-            return len(await self._producer.partitions_for(topic))
-        except KafkaError as error:
-            raise log_error(error, f"look up topic {topic}, which `threadlog topics apply` creates") from error
+        """As it was when this was first asked: a thread stays where it is, whatever the topic was given since."""
+        if topic not in self._partition_counts:
+            self._partition_counts[topic] = await self._found_partitions(topic)
+        return self._partition_counts[topic]
+
+    def partition_count_now(self, topic: str) -> int | None:
+        """As the broker told it last, a few minutes ago at most; None where it has told nothing."""
+        known = None if self._producer is None else self._producer.client.cluster.partitions_for_topic(topic)
+        return None if known is None else len(known)
 
     def partition_for(self, key: bytes, partition_count: int) -> int:
         return partition_for(key, partition_count)
@@ -183,11 +193,32 @@ class KafkaLog:
         await self._sender.close()
         try:
             async with asyncio.timeout(CLOSE_SECONDS):
-                await self._producer.stop()
+                if self._producer is not None:
+                    await self._producer.stop()
                 if self._lookup is not None:
                     await self._lookup.stop()
         except (TimeoutError, KafkaError) as error:
             logger.warning("log_close_failed", error=repr(error))
+
+    async def _late_producer(self) -> AIOKafkaProducer:
+        try:
+            self._producer = await _started_producer(self._settings, self._client_id)
+        except KafkaError as error:
+            raise log_error(error, f"open a producer{_hint(self._settings)}") from error
+        return self._producer
+
+    async def _found_partitions(self, topic: str) -> int:
+        doing = f"look up topic {topic}, which `threadlog topics apply` creates"
+        if self._producer is None:
+            async with kafka_topics(self._settings) as topics:
+                counts = await topics.partition_counts([topic])
+            if topic not in counts:
+                raise LogError(f"{doing}: it is not there")
+            return counts[topic]
+        try:
+            return len(await self._producer.partitions_for(topic))
+        except KafkaError as error:
+            raise log_error(error, doing) from error
 
     def _keep(self, reader: AssignedReader | GroupReader) -> None:
         """To close it with the log. Many readers live for seconds only, and are let go of."""
@@ -211,16 +242,20 @@ class KafkaLog:
     async def _lookup_consumer(self) -> AIOKafkaConsumer:
         async with self._lookup_lock:
             if self._lookup is None:
-                consumer = self._consumer()
                 try:
-                    await consumer.start()
-                except BaseException as error:  # also where who asks gives up: half a consumer has tasks, too
-                    await consumer.stop()
-                    if isinstance(error, KafkaError):
-                        raise log_error(error, "look up offsets") from error
-                    raise
-                self._lookup = consumer
+                    self._lookup = await self._started_lookup()
+                except KafkaError as error:
+                    raise log_error(error, "look up offsets") from error
             return self._lookup
+
+    async def _started_lookup(self) -> AIOKafkaConsumer:
+        consumer = self._consumer()
+        try:
+            await consumer.start()
+        except BaseException:  # also where who asks gives up: half a consumer has tasks, too
+            await consumer.stop()
+            raise
+        return consumer
 
     async def _correct_ends(self, offsets: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
         """The embedded broker, which is the one without idempotence, tells the end as one behind the *first* record of
@@ -251,9 +286,39 @@ class KafkaLog:
         return {TopicPartition(*tp): offset for tp, offset in offsets.items()}
 
 
-def _explain_start(settings: Settings) -> str:
-    hint = " (a broker without InitProducerId needs THREADLOG_KAFKA_IDEMPOTENCE=false)"
-    return f"connect to {settings.kafka_bootstrap_servers}{hint if settings.kafka_idempotence else ''}"
+async def _started_producer(settings: Settings, client_id: str) -> AIOKafkaProducer:
+    producer = AIOKafkaProducer(
+        bootstrap_servers=settings.kafka_bootstrap_servers,
+        client_id=client_id,
+        acks="all",
+        enable_idempotence=settings.kafka_idempotence,
+        linger_ms=0,
+        # The outbox sees to the size of batches; this only has to be above it, and above one largest record.
+        max_batch_size=2 * TOPIC_RECORD_BYTES_MAX,
+        request_timeout_ms=settings.kafka_request_timeout_ms,
+    )
+    try:
+        await producer.start()
+    except BaseException:
+        await producer.stop()
+        raise
+    return producer
+
+
+async def _when_there(start: Callable[[], Awaitable[T]], settings: Settings, doing: str) -> T:
+    deadline = asyncio.get_running_loop().time() + settings.kafka_start_timeout_seconds
+    while True:
+        try:
+            return await start()
+        except KafkaError as error:
+            if not error.retriable or asyncio.get_running_loop().time() >= deadline:
+                raise log_error(error, doing) from error
+            logger.warning("log_waits_for_broker", servers=settings.kafka_bootstrap_servers, error=str(error))
+        await asyncio.sleep(START_PAUSE_SECONDS)
+
+
+def _hint(settings: Settings) -> str:
+    return " (a broker without InitProducerId needs THREADLOG_KAFKA_IDEMPOTENCE=false)" * settings.kafka_idempotence
 
 
 def _client_id(settings: Settings, service: str) -> str:

@@ -1,7 +1,7 @@
 """Batches of an outbox to Kafka, by aiokafka's batch interface."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -113,3 +113,46 @@ class KafkaSender:
             self.fatal = LogError(f"{doing}: {error!r}; the producer cannot go on, start the process again")
             return self.fatal
         return log_error(error, doing)
+
+
+class LateSender:
+    """Makes its producer, by `start`, when the first batch is to be sent."""
+
+    def __init__(self, start: Callable[[], Awaitable[AIOKafkaProducer]]) -> None:
+        self._start = start
+        self._starting = asyncio.Lock()
+        self._sender: KafkaSender | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def fatal(self) -> LogError | None:
+        return None if self._sender is None else self._sender.fatal
+
+    def send(
+        self, topic: str, partition: int, records: Sequence[Outgoing], done: Callable[[BatchResult], None]
+    ) -> None:
+        if self._sender is not None:
+            self._sender.send(topic, partition, records, done)
+            return
+        task = asyncio.get_running_loop().create_task(self._send_when_started(topic, partition, records, done))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._sender is not None:
+            await self._sender.close()
+
+    async def _send_when_started(
+        self, topic: str, partition: int, records: Sequence[Outgoing], done: Callable[[BatchResult], None]
+    ) -> None:
+        try:
+            async with self._starting:
+                if self._sender is None:
+                    self._sender = KafkaSender(await self._start())
+        except LogError as error:
+            done(error)
+        else:
+            self._sender.send(topic, partition, records, done)

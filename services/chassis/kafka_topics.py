@@ -37,7 +37,7 @@ class KafkaTopics:
         self._admin = admin
 
     async def find(self, names: Sequence[str]) -> dict[str, FoundTopic]:
-        partitions = await self._partitions(names)
+        partitions = await self.partition_counts(names)
         configs = await self._configs(list(partitions))
         return {name: FoundTopic(count, configs.get(name, {})) for name, count in partitions.items()}
 
@@ -57,14 +57,14 @@ class KafkaTopics:
     async def _wait_until_visible(self, names: Sequence[str]) -> None:
         try:
             async with asyncio.timeout(VISIBLE_SECONDS):
-                while len(await self._partitions(names)) < len(names):  # noqa: ASYNC110  # the event is the broker's
+                while len(await self.partition_counts(names)) < len(names):  # noqa: ASYNC110  # the event is the broker's
                     await asyncio.sleep(LOOK_SECONDS)
         except TimeoutError:
             raise LogUnavailableError(
                 f"the topics {', '.join(names)} were created, but do not show within {VISIBLE_SECONDS} s"
             ) from None
 
-    async def _partitions(self, names: Sequence[str]) -> dict[str, int]:
+    async def partition_counts(self, names: Sequence[str]) -> dict[str, int]:
         """All topics are asked for and filtered: to ask for a missing one by name could create it."""
         described = await self._admin.describe_topics()
         return {

@@ -19,6 +19,7 @@ class CommonMetrics:
     database_seconds: Histogram
     database_errors: Counter
     event_loop_delay_seconds: Histogram
+    partitions_added: Gauge
 
     @classmethod
     def register(cls, registry: CollectorRegistry, service: str) -> "CommonMetrics":
@@ -45,6 +46,11 @@ class CommonMetrics:
                 "threadlog_event_loop_delay_seconds",
                 "How late the event loop wakes a task that has slept: what every answer of the process waits for.",
                 buckets=DELAY_SECONDS,
+                registry=registry,
+            ),
+            Gauge(
+                "threadlog_partitions_added",
+                "Partitions that thread-events was given since the process started: they are left alone.",
                 registry=registry,
             ),
         )

@@ -13,6 +13,7 @@ from services.chassis.kafka import KafkaLog
 from services.chassis.lag import LagMeter, Offsets
 from services.chassis.lifecycle import Lifecycle
 from services.chassis.log_metrics import LogCollector, LogCounts
+from services.chassis.log_partitions import PartitionWatch
 from services.chassis.metrics import CommonMetrics
 from services.chassis.postgres import open_pool
 from services.chassis.probes import Check, Probes
@@ -73,6 +74,8 @@ async def surroundings(
     LogCollector(counts, registry)
     log = await KafkaLog.open(settings, service, counts)
     try:
+        watch = PartitionWatch(settings, log, metrics.partitions_added)
+        await watch.begin()
         pool = await open_pool(
             settings.postgres_dsn,
             application_name=f"threadlog-{service}",
@@ -89,6 +92,7 @@ async def surroundings(
         )
         try:
             lifecycle.spawn(metrics.watch_event_loop(), "event loop watch")
+            lifecycle.spawn(watch.run(), "partition watch")
             yield around
         finally:
             await probes.close()

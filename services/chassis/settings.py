@@ -58,7 +58,7 @@ class Settings(BaseSettings):
     """Per partition. Progress that would queue behind more than this is dropped."""
 
     topic_partitions: int = Field(default=PARTITIONS_DEFAULT, ge=1)
-    """Chosen once: changing it later would move keys to other partitions."""
+    """Chosen once: with another number threads would be looked for in partitions where they are not."""
     topic_replication_factor: int = Field(default=1, ge=1)
 
     postgres_dsn: str = Field(default="postgresql://threadlog@127.0.0.1:5432/threadlog", repr=False)
@@ -93,7 +93,9 @@ class Settings(BaseSettings):
     probes_port: int = Field(default=0, ge=0, le=65_535)
     """Serves /livez, /readyz and /metrics. 0 takes a free port and logs it."""
     lag_look_seconds: float = Field(default=5, gt=0)
-    """From one look at the end of the log to the next: how exact the lag in seconds is, and how old the lag shown."""
+    """From one look at the end of the log to the next: how exact the lag in seconds is, and how old the lag shown. Also
+    from one look at its number of partitions to the next.
+    """
     live_stuck_seconds: float = Field(default=300, ge=60)
     """/livez answers 503 once the log answers and has records for this process, it waits for no database, and yet has
     not read one for so long.

@@ -66,7 +66,7 @@ async def _export(key: ThreadKey, file: BinaryIO, idle_seconds: float) -> None:
     from services.chassis.kafka import KafkaLog
     from services.chassis.settings import Settings
 
-    log = await KafkaLog.open(Settings(), "export")
+    log = await KafkaLog.open_to_read(Settings(), "export")
     try:
         await export(log, key, file, idle_seconds)
     finally:

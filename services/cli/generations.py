@@ -43,6 +43,9 @@ def rebuild_command(
     keep: Annotated[bool, typer.Option("--keep", help="Keep the generation that was live, to go back to.")] = False,
     restart: Annotated[bool, typer.Option("--restart", help="Begin anew, whatever an earlier one has built.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Swap although the comparison finds differences.")] = False,
+    new_log: Annotated[
+        bool, typer.Option("--new-log", help="The topic was made anew, perhaps with another number of partitions.")
+    ] = False,
 ) -> None:
     """Build the views anew from the beginning of the log, beside the live ones, and swap. Goes on with an unfinished
     build.
@@ -56,7 +59,7 @@ def rebuild_command(
         changed["projector_rebuild_records_per_second_max"] = rate
 
     async def work(log: "Log", settings: "ProjectorSettings", on_progress: "OnProgress") -> "Generation":
-        options = {"compare": compare, "keep_old": keep, "restart": restart, "force": force}
+        options = {"compare": compare, "keep_old": keep, "restart": restart, "force": force, "new_log": new_log}
         return await rebuild(log, settings.postgres_dsn, settings, on_progress, **options)
 
     _fill(work, changed, "the next `threadlog rebuild` goes on with it")
@@ -147,7 +150,7 @@ async def _with_log(work: Work, settings: "ProjectorSettings", on_progress: "OnP
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop)
     try:
-        log = await KafkaLog.open(settings, "rebuild")
+        log = await KafkaLog.open_to_read(settings, "rebuild")
         try:
             if settings.probes_port:
                 probes = await Probes.start(

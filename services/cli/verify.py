@@ -66,7 +66,7 @@ async def _verify(thread: str | None, accept: list[str]) -> "Report":
     # So that the scratch generation is dropped.
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     await require_database(settings, ("projector",))
-    log = await KafkaLog.open(settings, "verify")
+    log = await KafkaLog.open_to_read(settings, "verify")
     try:
         return await verify(log, settings.postgres_dsn, settings, _show, asked)
     finally:

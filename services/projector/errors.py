@@ -5,7 +5,7 @@ ProjectorError              retriable = False
 ├── FenceError              a partition has another owner, or is not where its rows begin
 ├── GenerationGoneError     the schema is not there any more, dropped after a swap or by hand, or is not the live one
 ├── StoreAwayError          retriable: the database does not answer, or cannot write now
-├── OtherLogError           the views were built from another log: never mixed, a person decides
+├── OtherLogError           a SetupError: the views were built from another log, never mixed, a person decides
 ├── RebuildError            a generation cannot take over; the live one is as it was
 └── BusyError               somebody else makes, swaps or removes generations of this database
 """
@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from typing import ClassVar, Final, NamedTuple
 
 from schemas.errors import Fault, ThreadlogError
+from services.chassis.errors import SetupError
 
 
 class StoredPosition(NamedTuple):
@@ -53,7 +54,7 @@ class StoreAwayError(ProjectorError):
     retriable: ClassVar[bool] = True
 
 
-class OtherLogError(ProjectorError):
+class OtherLogError(ProjectorError, SetupError):
     pass
 
 

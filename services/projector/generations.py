@@ -15,10 +15,11 @@ from typing import Final, Literal
 import asyncpg
 import structlog
 
-from schemas.errors import ThreadlogError
 from schemas.state import FOLD_VERSION
 from schemas.topics import THREAD_EVENTS
+from services.chassis.errors import SetupError
 from services.chassis.log import TopicPartition
+from services.chassis.log_partitions import require_same
 from services.chassis.migrations import migrate as run_migrations
 from services.chassis.sql_files import SqlFiles
 from services.projector.database import GONE, connect
@@ -45,16 +46,17 @@ SOURCES: Final = {"tool_calls": "tool_calls_with_results", "usage": "usage_count
 NewStatus = Literal["building", "scratch"]
 """A scratch generation never becomes live: whoever made it compares with it and drops it."""
 
+NOT_MIGRATED: Final = "the database has no threadlog tables; run `threadlog migrate` first"
 CHECKSUM: Final = "coalesce(sum(hashtextextended(r::text, 0)::numeric), 0)::text as checksum"
 
 logger = structlog.get_logger()
 
 
-class NotMigratedError(ThreadlogError):
+class NotMigratedError(SetupError):
     pass
 
 
-class OtherVersionError(ThreadlogError):
+class OtherVersionError(SetupError):
     """The live views are not of this software's version."""
 
     def __init__(self, message: str, *, is_older_than_software: bool = False) -> None:
@@ -78,7 +80,7 @@ async def live_generation(connection: asyncpg.Connection) -> Generation | None:
     try:
         row = await connection.fetchrow(_sql()["live_generation"])
     except (asyncpg.UndefinedTableError, asyncpg.InvalidSchemaNameError):
-        raise NotMigratedError("the database has no threadlog tables; run `threadlog migrate` first") from None
+        raise NotMigratedError(NOT_MIGRATED) from None
     if row is None:
         return None
     generation = Generation(*row)
@@ -132,6 +134,18 @@ def check_generation(generation: Generation, cluster_id: str) -> None:
             "or, to go back to this one, `threadlog generations use N` with a generation that it made, or `threadlog "
             "rebuild`."
         )
+
+
+async def admit_log(connection: asyncpg.Connection, cluster_id: str, partitions: int, *, is_new: bool = False) -> None:
+    """Before views are built from it, or compared with it. Keeps how many partitions it has, the first time or where it
+    `is_new`. Raises OtherPartitionsError, NotMigratedError.
+    """
+    topic = THREAD_EVENTS.name
+    try:
+        known = await connection.fetchval(_sql()["admit_log"], cluster_id, topic, partitions, is_new)
+    except (asyncpg.UndefinedTableError, asyncpg.InvalidSchemaNameError):
+        raise NotMigratedError(NOT_MIGRATED) from None
+    require_same(topic, known, partitions)
 
 
 async def create_generation(

@@ -6,13 +6,14 @@ from typing import Final
 
 import asyncpg
 
+from schemas.topics import THREAD_EVENTS
 from services.chassis.log import Log
 from services.chassis.sql_files import SqlFiles
 from services.projector.build import Positions
 from services.projector.database import connect
 from services.projector.errors import GenerationGoneError, OtherLogError, RebuildError
 from services.projector.exclusive import Exclusive
-from services.projector.generations import OtherVersionError, fits, live_generation, stored_positions
+from services.projector.generations import OtherVersionError, admit_log, fits, live_generation, stored_positions
 from services.projector.rebuild import OnProgress, Rebuild, drop_when_unread
 from services.projector.same_log import is_built_from
 from services.projector.settings import ProjectorSettings
@@ -46,11 +47,12 @@ async def use_generation(
 ) -> Generation:
     """Let a kept generation catch up with the log and take over; the one that is live now is kept.
 
-    Raises RebuildError, OtherVersionError, OtherLogError, leaving the live one as it was.
+    Raises RebuildError, OtherVersionError, OtherLogError, OtherPartitionsError, leaving the live one as it was.
     """
-    cluster_id = await log.cluster_id()
+    cluster_id, partitions = await log.cluster_id(), await log.partition_count(THREAD_EVENTS.name)
     async with Exclusive(dsn, settings) as alone:
         live = await alone.do(live_generation)
+        await alone.do(lambda connection: admit_log(connection, cluster_id, partitions))
         wanted = _usable(await alone.do(_kept), number)
         if wanted == live:
             return wanted

@@ -105,11 +105,13 @@ class Projector:
 
         Without a `relay_store` nobody is told of effects.
 
-        Raises OtherLogError, OtherVersionError, NotMigratedError, SetupError: what a person has to decide.
+        Raises OtherLogError, OtherPartitionsError, OtherVersionError, NotMigratedError, SetupError: what a person has
+        to decide.
         """
         cluster_id, partitions = await log.cluster_id(), await log.partition_count(TOPIC)
         if relay_store is not None:
             await _require_effects_topic(log, partitions)
+        await again_while_away(lambda: stores.admit(cluster_id, partitions), settings, metrics.retries)
         projector = cls(log, stores, settings, clock, metrics, incarnation, cluster_id, partitions, relay_store)
         projector._use(await projector._live_generation())
         return projector
@@ -160,14 +162,15 @@ class Projector:
             self._read.pop(partition, None)
 
     async def assigned(self, partitions: frozenset[TopicPartition]) -> Mapping[TopicPartition, int]:
-        numbers = [tp.partition for tp in partitions]
+        """Of partitions that the topic was given since, nothing is claimed or read: no thread is there."""
+        numbers = [tp.partition for tp in partitions if tp.partition < self._partitions]
         try:
             starts = await self._claim(numbers)
         except GenerationGoneError as error:
             self._broken = error  # and what is read until it is repaired is dropped: nothing is claimed
             starts = dict.fromkeys(numbers, 0)
         self.is_ready = True
-        return {tp: starts[tp.partition] for tp in partitions}
+        return {TopicPartition(TOPIC, number): starts[number] for number in numbers}
 
     # One turn of the loop
 
@@ -201,7 +204,8 @@ class Projector:
 
     def _keep(self, polled: Sequence[tuple[TopicPartition, list[Incoming]]]) -> bool:
         for tp, records in polled:
-            self._read.setdefault(tp.partition, []).extend(records)
+            if tp.partition < self._partitions:
+                self._read.setdefault(tp.partition, []).extend(records)
         return bool(polled)
 
     def _is_full(self) -> bool:
@@ -357,7 +361,7 @@ class Projector:
         await self._held.abandon()
         self._read.clear()
         live = await self._live_generation()
-        assigned = sorted(tp.partition for tp in reader.assignment())
+        assigned = sorted(tp.partition for tp in reader.assignment() if tp.partition < self._partitions)
         if live != self._held.store.generation:
             await self._held.store.close()
             self._use(live)

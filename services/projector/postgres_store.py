@@ -16,9 +16,9 @@ from schemas.errors import Fault
 from schemas.ids import TenantId, ThreadId, ThreadKey
 from schemas.state import FOLD_VERSION, load_state
 from services.chassis.sql_files import SqlFiles
-from services.projector.database import AWAY, GONE, Link, columns_of
+from services.projector.database import AWAY, GONE, Link, columns_of, connect
 from services.projector.errors import GenerationGoneError, RowRefusedError, StoreAwayError, StoredPosition
-from services.projector.generations import ensure_live
+from services.projector.generations import admit_log, ensure_live
 from services.projector.projections import artifacts, dead_letters, events, threads, usage
 from services.projector.projections.batch import Batch, Kept
 from services.projector.projections.changes import ItemsCompacted, ItemsRewound, Table
@@ -47,6 +47,16 @@ class PostgresStores:
     def __init__(self, dsn: str, settings: ProjectorSettings) -> None:
         self._dsn = dsn
         self._settings = settings
+
+    async def admit(self, cluster_id: str, partitions: int) -> None:
+        try:
+            connection = await connect(self._dsn, self._settings)
+            try:
+                await admit_log(connection, cluster_id, partitions)
+            finally:
+                connection.terminate()
+        except AWAY as error:
+            raise StoreAwayError(f"{type(error).__name__}: {error}") from error
 
     async def live(self, cluster_id: str) -> Generation:
         try:

@@ -15,7 +15,9 @@ from typing import Final, Literal
 import asyncpg
 import structlog
 
+from schemas.topics import THREAD_EVENTS
 from services.chassis.log import Log, TopicPartition
+from services.projector.analysis import analyze
 from services.projector.build import Build, Filling, OnPositions, Positions
 from services.projector.compare import Difference, differences_between
 from services.projector.database import AWAY, GONE, connect
@@ -23,7 +25,7 @@ from services.projector.errors import FenceError, GenerationGoneError, RebuildEr
 from services.projector.exclusive import Exclusive
 from services.projector.garbage import collecting_seldom
 from services.projector.generations import (
-    TABLES,
+    admit_log,
     create_generation,
     drop_generation,
     fits,
@@ -41,8 +43,6 @@ from services.projector.swap import swap, wait_for_locks
 from services.projector.workers import Workers
 
 DIFFERENCES_SHOWN_MAX: Final = 20
-ANALYZE_SECONDS_MAX: Final = 600
-"""For one table: a sample of it is read, however large it is."""
 
 logger = structlog.get_logger()
 
@@ -85,15 +85,21 @@ async def rebuild(
     compare: bool = False,
     restart: bool = False,
     force: bool = False,
+    new_log: bool = False,
 ) -> Generation:
-    """The generation that is live now. Raises RebuildError and BusyError, leaving the live one as it was.
+    """The generation that is live now. Raises RebuildError, BusyError and OtherPartitionsError, leaving the live one as
+    it was.
 
     Goes on with what an earlier one left unfinished, if that is of the same versions and log and there is no `restart`.
-    `force` swaps although the comparison has found differences.
+    `force` swaps although the comparison has found differences. With `new_log` the topic was made anew, and may have
+    another number of partitions than the one before.
     """
-    cluster_id = await log.cluster_id()
+    cluster_id, partitions = await log.cluster_id(), await log.partition_count(THREAD_EVENTS.name)
     async with Exclusive(dsn, settings) as alone:
         old = await alone.do(live_generation)
+        if new_log:
+            await _require_new(alone, log, settings, cluster_id, old)
+        await alone.do(lambda connection: admit_log(connection, cluster_id, partitions, is_new=new_log))
         generation = await _begun(alone, log, settings, cluster_id, restart=restart)
         work = Rebuild(log, dsn, settings, on_progress, alone, generation, old)
         try:
@@ -135,6 +141,20 @@ async def drop_when_unread(alone: Exclusive, generation: Generation, settings: P
         await asyncio.sleep(settings.projector_retry_seconds)
     logger.warning("generation_still_read", generation=generation.number)
     return False
+
+
+async def _require_new(
+    alone: Exclusive, log: Log, settings: ProjectorSettings, cluster_id: str, old: Generation | None
+) -> None:
+    """As far as there are views to tell."""
+    if old is None or not await is_built_from(old, log, cluster_id, alone, settings):
+        return
+    stored = await alone.do(lambda connection: stored_positions(connection, old))
+    if any(stored.values()):
+        raise RebuildError(
+            "this is the log that the live views were built from: its records are where they were. Run it without "
+            "--new-log."
+        )
 
 
 async def _begun(
@@ -232,7 +252,7 @@ class Rebuild:
                     await self._catch_up(lambda: self._positions_of(old))
                     self._judge(old, await self._compared(old), force=force)
                 await self._catch_up(self._ends)
-                await self._alone.do(self._analyze)
+                await self._alone.do(lambda connection: analyze(connection, self._generation))
                 await self._catch_up(self._ends)
             await swap(
                 self._alone,
@@ -248,11 +268,6 @@ class Rebuild:
         finally:
             await self._filling.close()
         self._report("done", self._filling.positions())
-
-    async def _analyze(self, connection: asyncpg.Connection) -> None:
-        """Reads come as soon as it is live, autovacuum later: without statistics the planner takes any index."""
-        for name in TABLES:
-            await connection.execute(f"analyze {self._generation.schema}.{name}", timeout=ANALYZE_SECONDS_MAX)
 
     # Reading
 

@@ -75,6 +75,12 @@ class GenerationStore(Protocol):
 class Stores(Protocol):
     """The generations of one database."""
 
+    async def admit(self, cluster_id: str, partitions: int) -> None:
+        """A log with so many partitions. Raises StoreAwayError; and OtherPartitionsError where it had another number
+        when views were first built from it.
+        """
+        ...
+
     async def live(self, cluster_id: str) -> Generation:
         """The live one; an empty one where there is none. Raises StoreAwayError; and OtherLogError, OtherVersionError,
         NotMigratedError, which a person has to see to.

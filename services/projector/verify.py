@@ -27,6 +27,7 @@ from services.projector.garbage import collecting_seldom
 from services.projector.generations import (
     FOLDER,
     TABLES,
+    admit_log,
     check_generation,
     create_generation,
     drop_generation,
@@ -63,7 +64,7 @@ class Asked:
 async def verify(
     log: Log, dsn: str, settings: ProjectorSettings, on_progress: OnProgress, asked: Asked | None = None
 ) -> Report:
-    """Raises VerifyError, BusyError, OtherLogError, OtherVersionError."""
+    """Raises VerifyError, BusyError, OtherLogError, OtherPartitionsError, OtherVersionError."""
     try:
         async with asyncio.timeout(settings.projector_verify_seconds_max) as limit, Exclusive(dsn, settings) as alone:
             return await _verify(log, dsn, settings, on_progress, asked or Asked(), alone)
@@ -82,6 +83,8 @@ async def _verify(
         raise VerifyError("there are no views; the projector makes them when it runs")
     cluster_id = await log.cluster_id()
     check_generation(live, cluster_id)
+    partitions = await log.partition_count(TOPIC)
+    await alone.do(lambda connection: admit_log(connection, cluster_id, partitions))
     await _drop_scratches(alone)
     try:  # a cancel may come while the scratch is being made, and find it made
         scratch = await alone.do(lambda connection: _create_scratch(connection, cluster_id))

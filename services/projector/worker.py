@@ -27,7 +27,7 @@ async def work() -> None:
     order = orjson.loads(await lines.readline())
     settings = ProjectorSettings.model_validate(order["settings"])
     configure_logging(settings.log_format, "rebuild", order["name"], settings.log_level)
-    log = await KafkaLog.open(settings, order["name"])
+    log = await KafkaLog.open_to_read(settings, order["name"])
     try:
         build = Build(
             log,

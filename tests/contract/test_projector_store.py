@@ -7,6 +7,7 @@ import pytest
 from schemas.ids import ThreadId, ThreadKey
 from schemas.state import FOLD_VERSION
 from schemas.topics import THREAD_EVENTS
+from services.chassis.log_partitions import OtherPartitionsError
 from services.projector.errors import (
     NOWHERE,
     FenceError,
@@ -67,6 +68,17 @@ async def test_after_a_drop_there_is_another_generation_and_the_one_before_is_go
         with pytest.raises(GenerationGoneError):
             await asked
     assert await (await open_store(views)).positions() == {}
+
+
+async def test_a_log_keeps_its_number_of_partitions_also_where_the_views_are_dropped(views: Views) -> None:
+    await views.stores.admit(CLUSTER, 12)
+    await views.stores.admit("another", 64)
+    await views.stores.live(CLUSTER)
+    await views.drop()
+    await views.stores.admit(CLUSTER, 12)
+    with pytest.raises(OtherPartitionsError, match="64 partitions, and had 12"):
+        await views.stores.admit(CLUSTER, 64)
+    await views.stores.admit("another", 64)
 
 
 # Claims and the fence

@@ -1,18 +1,25 @@
 """The chassis on a real Postgres and a real socket; its log is tested in tests/contract."""
 
 import asyncio
+import uuid
 from pathlib import Path
+from typing import Any
 
 import asyncpg
 import pytest
+from aiokafka import AIOKafkaProducer
 from prometheus_client import CollectorRegistry
 
+from services.chassis import kafka
 from services.chassis.kafka import KafkaLog
+from services.chassis.kafka_topics import kafka_topics
+from services.chassis.log import LogError, LogUnavailableError, Outgoing, TopicPartition
 from services.chassis.migrations import MigrationError, migrate
 from services.chassis.postgres import open_pool
 from services.chassis.probes import Probes
 from services.chassis.settings import Settings
 from services.chassis.sql_files import SqlFiles
+from services.chassis.topic_admin import TopicSpec
 
 CHASSIS_SQL = SqlFiles(Path(__file__).parents[2] / "services" / "chassis" / "sql")
 
@@ -56,6 +63,46 @@ async def test_the_log_lets_go_of_readers_that_are_closed(kafka_bootstrap: str) 
         assert log._readers == [kept]
     finally:
         await log.close()
+
+
+@pytest.mark.kafka
+async def test_a_log_that_is_opened_to_read_makes_its_producer_with_the_first_append(
+    kafka_bootstrap: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings, topic = Settings(kafka_bootstrap_servers=kafka_bootstrap), f"read-{uuid.uuid4().hex}"
+    async with kafka_topics(settings) as topics:
+        await topics.create([TopicSpec(topic, 2, 1, {})])
+    made = []
+
+    class Counted(AIOKafkaProducer):  # type: ignore[misc]  # aiokafka has no types
+        def __init__(self, **options: Any) -> None:
+            super().__init__(**options)
+            made.append(self)
+
+    monkeypatch.setattr(kafka, "AIOKafkaProducer", Counted)
+    tps = [TopicPartition(topic, number) for number in range(2)]
+    log = await KafkaLog.open_to_read(settings, "test")
+    try:
+        assert await log.partition_count(topic) == 2
+        assert await log.end_offsets(tps) == dict.fromkeys(tps, 0)
+        reader = await log.reader(dict.fromkeys(tps, 0))
+        assert await reader.poll(10) == []
+        with pytest.raises(LogError, match="threadlog topics apply"):
+            await log.partition_count("nothing")
+        assert made == []
+        appends = [log.appender.append(topic, number % 2, [Outgoing(b"t/a", b"x")]) for number in range(4)]
+        await asyncio.gather(*appends)
+        await log.appender.append(topic, 0, [Outgoing(b"t/a", b"y")])
+        assert len(made) == 1
+        assert await log.end_offsets(tps) == {tps[0]: 3, tps[1]: 2}
+    finally:
+        await log.close()
+
+
+async def test_a_log_that_cannot_be_opened_to_read_says_whom_it_asked() -> None:
+    settings = Settings(kafka_bootstrap_servers="127.0.0.1:1", kafka_start_timeout_seconds=0.1)
+    with pytest.raises(LogUnavailableError, match=r"connect to 127\.0\.0\.1:1"):
+        await KafkaLog.open_to_read(settings, "test")
 
 
 async def test_jsonb_passes_as_bytes(fresh_database: str) -> None:

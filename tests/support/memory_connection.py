@@ -158,6 +158,10 @@ async def is_there(connection: MemoryConnection, generation: Generation) -> bool
     return await connection.ask(lambda: generation.number in connection.database.generations)
 
 
+async def admit_log(connection: MemoryConnection, cluster_id: str, partitions: int, *, is_new: bool = False) -> None:
+    await connection.database.admit(cluster_id, partitions, is_new=is_new)
+
+
 async def create_generation(connection: MemoryConnection, cluster_id: str, status: Status = "building") -> Generation:
     """Its number is taken in any case."""
     database = connection.database
@@ -209,6 +213,7 @@ def rebuilding_in_memory(on_connected: OnConnected = lambda _: None) -> Iterator
         real.live_generation: live_generation,
         real.unfinished_generations: unfinished_generations,
         real.is_there: is_there,
+        real.admit_log: admit_log,
         real.create_generation: create_generation,
         real.drop_generation: drop_generation,
         real.make_live: make_live,

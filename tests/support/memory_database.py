@@ -13,6 +13,7 @@ from typing import Any, Final, Literal, TypeVar
 from schemas.ids import ThreadKey
 from schemas.state import FOLD_VERSION
 from schemas.topics import THREAD_EVENTS
+from services.chassis.log_partitions import require_same
 from services.projector.errors import GenerationGoneError, StoreAwayError, StoredPosition
 from services.projector.generations import check_generation
 from services.projector.projections.batch import PROJECTION_VERSION, Batch, Kept
@@ -56,6 +57,8 @@ class MemoryDatabase:
         """Outside of the generations: cluster and offset, by topic and partition."""
         self.window_positions: dict[int, Position] = {}
         self.window_cells: dict[CellKey, Cell] = {}
+        self.logs: dict[str, int] = {}
+        """Partitions by cluster."""
         self.went_back = 0
         """How often what was committed was not there any more: lost, or dropped."""
         self._numbers = 0
@@ -140,6 +143,12 @@ class MemoryDatabase:
         return made
 
     # The projector's `Stores`
+
+    async def admit(self, cluster_id: str, partitions: int, *, is_new: bool = False) -> None:
+        """At once, and also while it is away."""
+        if is_new:
+            self.logs.pop(cluster_id, None)
+        require_same(TOPIC, self.logs.setdefault(cluster_id, partitions), partitions)
 
     async def live(self, cluster_id: str) -> Generation:
         def find() -> Generation:

@@ -148,6 +148,12 @@ class SimulatedBroker:
         self._counts[name] = partitions
         self._partitions |= {TopicPartition(name, number): _Partition() for number in range(partitions)}
 
+    def give_partitions(self, name: str, partitions: int) -> None:
+        """So many in all. Groups hear of it with their next agreement."""
+        found = range(self._counts[name], partitions)
+        self._counts[name] = partitions
+        self._partitions |= {TopicPartition(name, number): _Partition() for number in found}
+
     def connect(self, name: str = "client", limits: OutboxLimits = LIMITS) -> "SimulatedLog":
         """A client of its own, as a process would have."""
         self._clients += 1

@@ -47,7 +47,7 @@ from tests.support.projector_world import settings_of, until
 
 TOPIC = THREAD_EVENTS.name
 PARTITIONS = 8
-TOPIC_GONE_SECONDS = 20.0
+TOPIC_GONE_SECONDS = 180.0
 
 Records = Mapping[int, Sequence[Outgoing]]
 """By partition."""
@@ -153,7 +153,7 @@ async def verify_place(dsn: str, broker: str, records: Records) -> AsyncIterator
         await log.close()
 
 
-async def new_log(broker: str, settings: ProjectorSettings) -> None:
+async def new_log(broker: str, settings: ProjectorSettings, partitions: int = PARTITIONS) -> None:
     """Empty topics, in the place of those that are there."""
     async with _admin(broker) as admin:
         there = set(await admin.list_topics()) & {topic.name for topic in TOPICS}
@@ -163,7 +163,7 @@ async def new_log(broker: str, settings: ProjectorSettings) -> None:
             while set(await admin.list_topics()) & {TOPIC, THREAD_EVENTS_DLQ.name}:  # noqa: ASYNC110  # the broker's event
                 await asyncio.sleep(0.05)
     async with kafka_topics(settings) as topics:
-        await apply(topics, topic_specs(TOPICS, PARTITIONS, 1))
+        await apply(topics, topic_specs(TOPICS, partitions, 1))
 
 
 async def delete_beginning(broker: str, partition: int, before: int) -> None:

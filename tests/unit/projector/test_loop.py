@@ -13,6 +13,7 @@ from schemas.ids import ThreadKey
 from schemas.topics import THREAD_EFFECTS, THREAD_EVENTS, THREAD_EVENTS_DLQ
 from services.chassis.errors import SetupError
 from services.chassis.log import Incoming, Outgoing
+from services.chassis.log_partitions import OtherPartitionsError
 from services.chassis.settings import MIB
 from services.projector.apply import Applier
 from services.projector.errors import OtherLogError
@@ -234,6 +235,31 @@ async def test_views_of_another_log_are_refused() -> None:
     await world.views.live("another")
     with pytest.raises(OtherLogError):
         await world.start("0")
+
+
+@in_virtual_time
+async def test_partitions_that_the_topic_is_given_are_left_alone_and_nobody_starts_on_them() -> None:
+    world = World()
+    running, other = await world.start("0"), await world.start("1")
+    await world.append_turn(0)
+    await world.caught_up()
+    world.broker.give_partitions(TOPIC, PARTITIONS + 2)
+    await other.crash()  # so that its group agrees anew
+    await world.client.appender.append(TOPIC, PARTITIONS, [Outgoing(b"acme/astray", b"x", (), 1)])
+    for number in range(6):
+        await world.append_turn(number)
+    await world.caught_up()
+    await asyncio.sleep(CAUGHT_UP_SECONDS)
+    world.assert_equal()
+    assert await running.log.partition_count(TOPIC) == PARTITIONS + 2
+    assert world.views.next_offset(PARTITIONS) == 0
+    running.stopping.set()
+    await running.task
+    with pytest.raises(OtherPartitionsError, match=r"5 partitions, and had 3 .*--new-log"):
+        await world.start("0", "2")
+    world.views.drop()
+    with pytest.raises(OtherPartitionsError):
+        await world.start("0", "2")
 
 
 SEEDS = range(40)

@@ -2,9 +2,10 @@
 grant usage on schema threadlog, views
     to threadlog_projector, threadlog_runtime, threadlog_executor, threadlog_ingest, threadlog_reader, threadlog_operator,
     threadlog_rollups;
-grant select on threadlog.migrations
+grant select on threadlog.migrations, threadlog.logs
     to threadlog_projector, threadlog_runtime, threadlog_executor, threadlog_ingest, threadlog_rollups;
 grant select, insert, update, delete on threadlog.generations, threadlog.relay_positions to threadlog_projector;
+grant insert, update on threadlog.logs to threadlog_projector;
 grant select on views.generation
     to threadlog_projector, threadlog_runtime, threadlog_executor, threadlog_ingest, threadlog_reader, threadlog_operator;
 grant create on schema views to threadlog_projector;
