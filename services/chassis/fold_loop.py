@@ -126,6 +126,7 @@ class FoldLoop(Generic[Work]):
         self._to_load = asyncio.Event()
         self._to_list = asyncio.Event()
         self.partitions: dict[int, Partition[Work]] = {}
+        self._partition_count = 0
         self.records_folded = 0
 
     def not_ready(self) -> str | None:
@@ -152,6 +153,7 @@ class FoldLoop(Generic[Work]):
     # Assignment (chassis.log.Rebalance)
 
     async def assigned(self, partitions: frozenset[TopicPartition]) -> Mapping[TopicPartition, int]:
+        self._partition_count = await self._log.partition_count(self._topic)
         ends = await self._patiently(self._log.end_offsets, partitions)
         begins = await self._patiently(self._log.begin_offsets, partitions)
         starts = dict(await asyncio.gather(*[self._start(tp, begins[tp], ends[tp]) for tp in sorted(partitions)]))
@@ -309,6 +311,8 @@ class FoldLoop(Generic[Work]):
             partition.unlisted.add(held.key)
 
     def _hold_or_park(self, partition: Partition[Work], record: Record) -> Held[Work] | None:
+        if self._log.partition_for(record.key.to_bytes(), self._partition_count) != partition.number:
+            return None  # its producer does not partition as we do: the record is a dead letter, and no thread's
         waiting = partition.parked.get(record.key)
         if waiting is None and self._is_new(partition, record.key):
             held = self._taken_in(partition, record.key, NOTHING, from_start=True)

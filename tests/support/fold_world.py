@@ -83,6 +83,14 @@ class FoldWorld:
         key = ThreadKey(TenantId("acme"), ThreadId(thread))
         return self.histories.setdefault(thread, History(key=key))
 
+    def thread_of(self, partition: int) -> str:
+        """One whose records belong there."""
+        names = (f"t{number}" for number in range(100))
+        return next(name for name in names if self.home(name) == partition)
+
+    def home(self, thread: str) -> int:
+        return self.log.partition_for(f"acme/{thread}".encode(), self.partitions)
+
     async def append(self, thread: str, *events: Event, partition: int = 0) -> None:
         """To the partition that the test says, whatever the key."""
         history = self.history(thread)

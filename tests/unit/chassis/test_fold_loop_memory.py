@@ -84,17 +84,32 @@ async def test_what_was_scanned_leaves_memory_when_the_store_has_caught_up() -> 
 @in_virtual_time
 async def test_a_partition_that_waits_holds_back_no_other() -> None:
     world = FoldWorld(partitions=2)
-    for number in range(2):
-        await world.idle(f"t{number}", partition=number)
-        await world.say(f"t{number}", partition=number)
+    threads = [world.thread_of(number) for number in range(2)]
+    for number, thread in enumerate(threads):
+        await world.idle(thread, partition=number)
+        await world.say(thread, partition=number)
         world.store.advance(number)
     async with world.following() as loop:
         world.store.go_back(0, 1)
-        await world.say("t0", "more", partition=0)
-        await world.say("t1", "more", partition=1)
+        for number, thread in enumerate(threads):
+            await world.say(thread, "more", partition=number)
         await asyncio.sleep(0.1)
-        assert world.agrees(loop, "t1", partition=1)
-        assert world.held(loop, "t0") is None
+        assert world.agrees(loop, threads[1], partition=1)
+        assert world.held(loop, threads[0]) is None
+
+
+@in_virtual_time
+async def test_a_record_in_another_partition_than_its_key_belongs_to_is_no_threads() -> None:
+    world = FoldWorld(partitions=2)
+    astray, at_home = world.thread_of(0), world.thread_of(1)
+    async with world.following() as loop:
+        await world.idle(astray, partition=1)
+        await world.activate(astray, partition=1)
+        await world.idle(at_home, partition=1)
+        await asyncio.sleep(0.1)
+        assert world.agrees(loop, at_home, partition=1)
+        assert [thread for _, threads in world.follower.batches for thread in threads] == [at_home]
+        assert world.held(loop, astray) is None and not loop.partitions[1].parked
 
 
 # Memory
