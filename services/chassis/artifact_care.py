@@ -13,11 +13,18 @@ from collections.abc import AsyncIterator, Collection
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
-from services.chassis.artifacts import ArtifactMissingError, ArtifactStore, Listed, digest_of
-from services.chassis.clock import Clock
+from services.chassis.artifacts import (
+    ArtifactMissingError,
+    ArtifactStore,
+    ArtifactsUnavailableError,
+    Listed,
+    digest_of,
+)
 
 BATCH = 500
 """Objects that are asked about at once."""
+UNREADABLE_MAX = 3
+"""Objects in a row that cannot be read, before the store counts as away."""
 
 
 class Reference(NamedTuple):
@@ -71,7 +78,6 @@ class Checked:
 async def collect(
     store: ArtifactStore,
     references: References,
-    clock: Clock,
     grace_seconds: float,
     tenant: str | None = None,
     *,
@@ -79,7 +85,7 @@ async def collect(
 ) -> Collected:
     """Raises ArtifactsUnavailableError, and what `references` raises; what was done until then stays done."""
     done = Collected()
-    before_ms = clock.now_ms() - int(1000 * grace_seconds)
+    before_ms = await store.now_ms() - int(1000 * grace_seconds)
     async for batch in _old(store.list(tenant, aside=True), before_ms, done):
         named = await _named(references, batch)
         for listed in batch:
@@ -131,12 +137,22 @@ async def check(
     read: bool = True,
     flaws_max: int = 1_000,
 ) -> Checked:
-    """Whether what events name is there and, with `read`, has the bytes that it should."""
+    """Whether what events name is there and, with `read`, has the bytes that it should. Raises
+    ArtifactsUnavailableError where the store is away, not where some object alone cannot be read.
+    """
     done = Checked()
+    unreadable = 0
     await references.catch_up()
     async for reference in references.all(tenant):
         done.objects += 1
-        what = await _flaw(store, reference, done, read=read)
+        try:
+            what = await _flaw(store, reference, done, read=read)
+            unreadable = 0
+        except ArtifactsUnavailableError as error:
+            unreadable += 1
+            if unreadable > UNREADABLE_MAX:
+                raise
+            what = f"unreadable: {error}"
         if what is not None:
             done.flawed += 1
             if len(done.flaws) < flaws_max:

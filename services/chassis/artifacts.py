@@ -78,6 +78,12 @@ class ArtifactStore(Protocol):
         """
         ...
 
+    async def now_ms(self) -> int:
+        """By the clock that times what is listed: a collector's own may be ahead of it. A bucket says whole
+        seconds of it.
+        """
+        ...
+
     def list(self, tenant: str | None = None, *, aside: bool = False) -> AsyncIterator[Listed]:
         """In no order. `aside` lists what was set aside instead."""
         ...

@@ -49,6 +49,8 @@ UPLOAD_BYTES_PER_SECOND = MIB
 """The slowest upload that is waited for, beyond the time of one request."""
 ASIDE = "="
 COMPANION = ".type"
+NOW = f"{ASIDE}/.now"
+"""Written to learn the store's time."""
 
 _PATH = re.compile(r"([a-z0-9=._-]+)/([0-9a-f]{2})/(\2[0-9a-f]{62})", re.ASCII)
 
@@ -70,7 +72,9 @@ class ObjectArtifacts:
     async def put(self, tenant: str, sha256: str, chunks: bytes | AsyncIterator[bytes], media_type: str) -> Stored:
         if isinstance(chunks, bytes):
             require_size(len(chunks), self._bytes_max)
-            require_hash(sha256, sha256_of(chunks))
+            # Beside the event loop where it takes a while.
+            large = len(chunks) > PIECE_BYTES
+            require_hash(sha256, await asyncio.to_thread(sha256_of, chunks) if large else sha256_of(chunks))
             return await self._store(tenant, sha256, chunks, len(chunks), media_type)
         with tempfile.SpooledTemporaryFile(SPOOL_MEMORY_BYTES) as spool:
             size = await _spool(chunks, spool, sha256, self._bytes_max)
@@ -92,7 +96,12 @@ class ObjectArtifacts:
         size = await self._size(tenant, sha256)
         if size is None:
             raise ArtifactMissingError(f"there is no artifact {sha256}")
-        return self._pieces(_path(tenant, sha256), start, size if end is None else min(end, size))
+        return self._pieces(tenant, sha256, start, size if end is None else min(end, size))
+
+    async def now_ms(self) -> int:
+        await self._write(NOW, b"")
+        found = await self._asked(obstore.head_async(self._open(), NOW))
+        return _ms_of(found)
 
     async def list(self, tenant: str | None = None, *, aside: bool = False) -> AsyncIterator[Listed]:
         root = ASIDE if aside else ""
@@ -102,11 +111,13 @@ class ObjectArtifacts:
 
     async def set_aside(self, tenant: str, sha256: str) -> None:
         path = _path(tenant, sha256)
+        if await self._size_at(path) is None:
+            return
         await self._write(f"{ASIDE}/{path}{COMPANION}", (await self._media_type(tenant, sha256)).encode())
         if await self._move(path, f"{ASIDE}/{path}"):
             await self._remove([path + COMPANION])
-        else:
-            await self._remove([f"{ASIDE}/{path}{COMPANION}"])
+        elif await self._size_at(f"{ASIDE}/{path}") is None:
+            await self._remove([f"{ASIDE}/{path}{COMPANION}"])  # else another collector's, which says since when
 
     async def delete_aside(self, tenant: str, sha256: str) -> None:
         path = f"{ASIDE}/{_path(tenant, sha256)}"
@@ -149,16 +160,25 @@ class ObjectArtifacts:
         return found["size"]
 
     async def _media_type(self, tenant: str, sha256: str) -> str:
-        return (await self._read(_path(tenant, sha256) + COMPANION) or UNTYPED.encode()).decode()
+        return (await self._read(_path(tenant, sha256) + COMPANION) or UNTYPED.encode()).decode(errors="replace")
 
-    async def _pieces(self, path: str, start: int, end: int) -> AsyncIterator[bytes]:
+    async def _pieces(self, tenant: str, sha256: str, start: int, end: int) -> AsyncIterator[bytes]:
+        path = _path(tenant, sha256)
         while start < end:
             length = min(PIECE_BYTES, end - start)
-            piece = bytes(await self._asked(obstore.get_range_async(self._open(), path, start=start, length=length)))
+            try:
+                piece = await self._piece(path, start, length)
+            except ArtifactMissingError:
+                if await self._size(tenant, sha256) is None:
+                    raise
+                piece = await self._piece(path, start, length)  # it was set aside meanwhile
             if len(piece) != length:
                 raise ArtifactsUnavailableError(f"{path} ended after {start + len(piece)} bytes while it was read")
             yield piece
             start += length
+
+    async def _piece(self, path: str, start: int, length: int) -> bytes:
+        return bytes(await self._asked(obstore.get_range_async(self._open(), path, start=start, length=length)))
 
     async def _listed(self, prefix: str, root: str) -> AsyncIterator[Listed]:
         """Object and companion lie beside each other in what a bucket lists, in a folder anywhere: so companions are
@@ -170,7 +190,7 @@ class ObjectArtifacts:
         while (batch := await self._next(stream)) is not None:
             for found in batch:
                 path = found["path"].removeprefix(f"{root}/") if root else found["path"]
-                at = int(found["last_modified"].timestamp() * 1000)
+                at = _ms_of(found)
                 name = path.removesuffix(COMPANION)
                 if (key := _parse(name)) is None:
                     continue
@@ -186,7 +206,10 @@ class ObjectArtifacts:
                 else:
                     sizes[name] = (found["size"], at)
         for name, (size, put) in sizes.items():
-            if (key := _parse(name)) is not None:
+            if root:
+                # Nothing says since when it lies aside: whoever took it back lost it to another collector. So from now.
+                await self._write(f"{root}/{name}{COMPANION}", UNTYPED.encode())
+            elif (key := _parse(name)) is not None:
                 yield Listed(*key, size, put)
 
     async def _next(self, stream: "ListStream[Sequence[ObjectMeta]]") -> "Sequence[ObjectMeta] | None":
@@ -250,16 +273,21 @@ def _open(url: str, timeout_seconds: float) -> "ObjectStore":
 
 
 async def _spool(chunks: AsyncIterator[bytes], spool: IO[bytes], sha256: str, bytes_max: int) -> int:
-    """The size of what it has written. Files are written and hashed beside the event loop."""
+    """The size of what it has written. Files are written and hashed beside the event loop. Raises
+    ArtifactsUnavailableError, and what `chunks` raises.
+    """
     digest = hashlib.sha256()
     size = 0
     async for chunk in chunks:
         size += len(chunk)
         require_size(size, bytes_max)
-        if len(chunk) >= PIECE_BYTES or size > SPOOL_MEMORY_BYTES:
-            await asyncio.to_thread(_add, chunk, spool, digest)
-        else:
-            _add(chunk, spool, digest)
+        try:
+            if len(chunk) >= PIECE_BYTES or size > SPOOL_MEMORY_BYTES:
+                await asyncio.to_thread(_add, chunk, spool, digest)
+            else:
+                _add(chunk, spool, digest)
+        except OSError as error:  # no room in TMPDIR: as good as a store that is away
+            raise ArtifactsUnavailableError(f"what comes in cannot be spooled: {error}") from error
     require_hash(sha256, digest.hexdigest())
     return size
 
@@ -267,6 +295,10 @@ async def _spool(chunks: AsyncIterator[bytes], spool: IO[bytes], sha256: str, by
 def _add(chunk: bytes, spool: IO[bytes], digest: "hashlib._Hash") -> None:
     spool.write(chunk)
     digest.update(chunk)
+
+
+def _ms_of(found: "ObjectMeta") -> int:
+    return int(found["last_modified"].timestamp() * 1000)
 
 
 def _folder(tenant: str) -> str:

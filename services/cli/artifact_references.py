@@ -18,7 +18,8 @@ from services.chassis.settings import Settings
 from services.chassis.sql_files import SqlFiles
 
 LOOK_SECONDS: Final = 0.1
-PREFETCH: Final = 1_000
+PAGE: Final = 1_000
+SWAPS_MAX: Final = 5
 
 
 class ViewedReferences:
@@ -32,14 +33,20 @@ class ViewedReferences:
         self._log = log
         self._views_seconds = views_seconds
         self._sql = SqlFiles(Path(__file__).with_name("sql"))
+        self._ends: dict[int, int] = {}
+        """Which the views have passed."""
 
     async def catch_up(self) -> None:
         partitions = await self._log.partition_count(THREAD_EVENTS.name)
         tps = [TopicPartition(THREAD_EVENTS.name, number) for number in range(partitions)]
-        ends = {tp.partition: end for tp, end in (await self._log.end_offsets(tps)).items()}
+        self._ends = {tp.partition: end for tp, end in (await self._log.end_offsets(tps)).items()}
+        await self._pass()
+
+    async def _pass(self) -> None:
+        behind = 0
         try:
             async with asyncio.timeout(self._views_seconds):
-                while behind := await self._behind(ends):  # noqa: ASYNC110  # the event is another process's
+                while behind := await self._behind():  # noqa: ASYNC110  # the event is another process's
                     await asyncio.sleep(LOOK_SECONDS)
         except TimeoutError:
             raise SetupError(
@@ -48,6 +55,15 @@ class ViewedReferences:
             ) from None
 
     async def named(self, tenant: str, hashes: Collection[str]) -> frozenset[str]:
+        for _ in range(SWAPS_MAX):
+            found = await self._named(tenant, hashes)
+            if not await self._behind():
+                return found
+            # Another generation took the place of the one that was waited for.
+            await self._pass()
+        raise SetupError("one generation of the views after another took the place of the live one; run this again")
+
+    async def _named(self, tenant: str, hashes: Collection[str]) -> frozenset[str]:
         if await self._operator.fetchval(self._sql["gaps_of_tenant"], tenant):
             return frozenset(hashes)
         rows = await self._operator.fetch(self._sql["named_artifacts"], tenant, list(hashes))
@@ -55,14 +71,19 @@ class ViewedReferences:
         return frozenset(row["sha256"] for row in (*rows, *imported))
 
     async def all(self, tenant: str | None) -> AsyncIterator[Reference]:
-        async with self._operator.transaction(readonly=True):
-            async for row in self._operator.cursor(self._sql["all_artifacts"], tenant, prefetch=PREFETCH):
+        """Page by page: whoever reads a view for as long as objects take to be read keeps generations from a swap."""
+        at = (tenant or "", "")
+        while rows := await self._operator.fetch(self._sql["all_artifacts"], *at, PAGE):
+            for row in rows:
+                if tenant not in {None, row["tenant"]}:
+                    return
                 yield Reference(row["tenant"], row["sha256"], row["size"], row["thread"], row["seq"])
+            at = rows[-1]["tenant"], rows[-1]["sha256"]
 
-    async def _behind(self, ends: dict[int, int]) -> int:
+    async def _behind(self) -> int:
         rows = await self._service.fetch(self._sql["positions"], THREAD_EVENTS.name)
         at = {row["partition"]: row["next_offset"] for row in rows}
-        return sum(max(0, end - at.get(partition, 0)) for partition, end in ends.items())
+        return sum(max(0, end - at.get(partition, 0)) for partition, end in self._ends.items())
 
 
 @asynccontextmanager

@@ -31,7 +31,7 @@ def check_command(
     read: Annotated[bool, typer.Option(help="Read each object and compare its bytes with its hash.")] = True,
     views_seconds: ViewsSeconds = 60,
 ) -> None:
-    """Find artifacts that events name and that are missing or altered.
+    """Find artifacts that events name and that are missing, altered or unreadable.
 
     Exits with 0 where all are there, 1 where some are not, 2 where that could not be found out.
     """
@@ -43,7 +43,8 @@ def check_command(
         print(f"{named.tenant}  {named.sha256}  {flaw.what}  (named by {named.thread} at {named.seq})")
     if done.flawed > SHOWN_MAX:
         print(f"… and {done.flawed - SHOWN_MAX} more")
-    print(f"{done.objects} artifacts with {done.size} bytes are named; {done.flawed} of them are missing or altered")
+    flawed = f"{done.flawed} of them are missing, altered or unreadable"
+    print(f"{done.objects} artifacts with {done.size} bytes are named; {flawed}")
     sys.exit(FLAWED if done.flawed else 0)
 
 
@@ -61,12 +62,11 @@ def collect_command(
     Run it now and then, such as daily; it may run while services do.
     """
     from services.chassis.artifact_care import collect
-    from services.chassis.clock import SystemClock
     from services.chassis.settings import Settings
 
     grace = Settings().artifacts_grace_seconds if grace_seconds is None else grace_seconds
     done = _run(
-        lambda store, references: collect(store, references, SystemClock(), grace, tenant, dry_run=dry_run),
+        lambda store, references: collect(store, references, grace, tenant, dry_run=dry_run),
         views_seconds,
     )
     would = "would be " if dry_run else ""

@@ -1,6 +1,7 @@
 """The artifact store's contract, kept by the folder, by a bucket, and by the store in memory."""
 
 import asyncio
+import tempfile
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -189,6 +190,56 @@ async def test_deleting_takes_only_what_was_set_aside(store: ArtifactStore) -> N
 async def test_setting_aside_what_is_missing_does_nothing(store: ArtifactStore) -> None:
     await store.set_aside("acme", HASH)
     assert await names(store, aside=True) == set()
+
+
+async def test_it_goes_on_where_the_object_is_set_aside_while_it_is_read(store: ArtifactStore) -> None:
+    whole = b"x" * (2 * PIECE_BYTES)
+    await store.put("acme", sha256_of(whole), whole, "text/plain")
+    pieces = await store.get("acme", sha256_of(whole))
+    first = await anext(pieces)
+    await store.set_aside("acme", sha256_of(whole))
+    assert first + await collected(pieces) == whole
+
+
+async def test_what_two_collectors_set_aside_lies_there_since_then(store: ArtifactStore) -> None:
+    """The second may have listed it before the first came to it."""
+    await store.put("acme", HASH, TEXT, "text/plain")
+    since = await store.now_ms()
+    await store.set_aside("acme", HASH)
+    await store.set_aside("acme", HASH)
+    [aside] = [found async for found in store.list(aside=True)]
+    assert aside.touched_ms >= since
+    assert await store.head("acme", HASH) == ArtifactInfo(len(TEXT), "text/plain")
+
+
+async def test_the_time_is_the_one_by_which_objects_are_listed(store: ArtifactStore) -> None:
+    before = await store.now_ms()
+    await store.put("acme", HASH, TEXT, "text/plain")
+    [put] = [found async for found in store.list()]
+    assert before <= put.touched_ms < await store.now_ms() + 1_000
+    assert len(await names(store)) == 1
+    assert await names(store, aside=True) == set()
+
+
+async def test_what_lies_aside_without_a_time_lies_there_since_it_was_seen(tmp_path: Path) -> None:
+    """Whoever took it back may have taken away the companion of a collector that set it aside once more."""
+    store = ObjectArtifacts(tmp_path.as_uri(), BYTES_MAX, 10)
+    await store.put("acme", HASH, TEXT, "text/plain")
+    await store.set_aside("acme", HASH)
+    [aside] = (tmp_path / "=").rglob("*.type")
+    aside.unlink()
+    since = await store.now_ms()
+    assert [found async for found in store.list(aside=True)] == []
+    [listed] = [found async for found in store.list(aside=True)]
+    assert listed.touched_ms >= since
+
+
+async def test_a_spool_without_room_is_a_store_that_is_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
+    store = ObjectArtifacts(tmp_path.as_uri(), BYTES_MAX, 10)
+    whole = b"x" * (6 * PIECE_BYTES)
+    with pytest.raises(ArtifactsUnavailableError, match="spooled"):
+        await store.put("acme", sha256_of(whole), in_chunks(whole), "text/plain")
 
 
 async def test_a_store_that_is_away_says_so_and_may_come_back(tmp_path: Path) -> None:

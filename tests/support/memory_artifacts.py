@@ -59,6 +59,10 @@ class MemoryArtifacts:
             raise ArtifactMissingError(f"there is no artifact {sha256}")
         return self._pieces(found.data[start:end])
 
+    async def now_ms(self) -> int:
+        self._require_here()
+        return self.clock.now_ms()
+
     async def list(self, tenant: str | None = None, *, aside: bool = False) -> AsyncIterator[Listed]:
         self._require_here()
         for (owner, sha256), found in list((self.aside if aside else self.objects).items()):

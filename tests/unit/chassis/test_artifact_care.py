@@ -76,7 +76,7 @@ class World:
         return sha256
 
     async def collect(self, tenant: str | None = None, *, dry_run: bool = False) -> artifact_care.Collected:
-        return await collect(self.store, self.log, self.clock, GRACE, tenant, dry_run=dry_run)
+        return await collect(self.store, self.log, GRACE, tenant, dry_run=dry_run)
 
 
 @pytest.fixture
@@ -245,12 +245,40 @@ async def cut_off(world: World, after: int, between: Callable[[], Awaitable[None
 
     store = Cut(world.clock, objects=world.store.objects, aside=world.store.aside)
     try:
-        await collect(store, world.log, world.clock, GRACE)
+        await collect(store, world.log, GRACE)
     except ArtifactsUnavailableError:
         return
 
 
 # Checking
+
+
+class Broken(MemoryArtifacts):
+    """Some of its objects cannot be read."""
+
+    broken: frozenset[str] = frozenset()
+
+    async def get(self, tenant: str, sha256: str, start: int = 0, end: int | None = None) -> AsyncIterator[bytes]:
+        if sha256 in self.broken:
+            raise ArtifactsUnavailableError("input/output error")
+        return await super().get(tenant, sha256, start, end)
+
+
+async def test_an_object_that_cannot_be_read_is_one_flaw_among_others(world: World) -> None:
+    names = [await world.name(name) for name in ("a", "b", "c", "d")]
+    store = Broken(world.clock, objects=world.store.objects)
+    store.broken = frozenset(names[:3])
+    del world.store.objects[TENANT, names[3]]
+    done = await check(store, world.log)
+    assert [flaw.what for flaw in done.flaws] == ["unreadable: input/output error"] * 3 + ["missing"]
+
+
+async def test_a_store_that_is_away_is_no_flaw_of_its_objects(world: World) -> None:
+    names = [await world.name(str(number)) for number in range(5)]
+    store = Broken(world.clock, objects=world.store.objects)
+    store.broken = frozenset(names)
+    with pytest.raises(ArtifactsUnavailableError):
+        await check(store, world.log)
 
 
 async def test_what_is_named_and_missing_or_altered_is_found(world: World) -> None:
