@@ -36,12 +36,11 @@ from services.ingest.problems import (
     ProblemError,
 )
 from services.ingest.ranges import ByteRange, Unsatisfiable, range_of
-from services.ingest.routes.parameters import JSON, store_unavailable
+from services.ingest.routes.parameters import HASH, JSON, store_unavailable
 from services.ingest.transfers import Download
 
 router = APIRouter(tags=["artifacts"])
 
-_HASH = re.compile(r"[0-9a-f]{64}", re.ASCII)
 _MEDIA_TYPE = re.compile(r"[!-~][ -~]{0,199}", re.ASCII)
 HEADERS = {
     "accept-ranges": "bytes",
@@ -174,7 +173,7 @@ def _headers(sha256: str, info: ArtifactInfo) -> dict[str, str]:
 
 def hash_of(request: Request) -> str:
     sha256: str = request.path_params["sha256"]
-    if _HASH.fullmatch(sha256) is None:
+    if HASH.fullmatch(sha256) is None:
         raise ProblemError(_invalid("path.sha256", "must be 64 lower-case hexadecimal digits"))
     return sha256
 

@@ -4,6 +4,8 @@ Commands are read by hand: FastAPI's own way to parameters costs a fifth of a co
 them (`openapi.command`), and parses the parameters of reads.
 """
 
+import asyncio
+import re
 from collections.abc import Mapping
 from typing import Annotated, Literal, TypeVar
 
@@ -13,16 +15,17 @@ from pydantic import JsonValue
 from starlette.requests import Request
 from starlette.responses import Response
 
-from schemas.config import Frozen
+from schemas.config import Config, Frozen
 from schemas.envelope import parse_time
 from schemas.ids import TenantId, ThreadId, ThreadKey, is_name, parse_call_id
-from services.chassis.artifacts import ArtifactsUnavailableError
+from services.chassis.artifacts import ArtifactInfo, ArtifactsUnavailableError
 from services.chassis.clock import draw_id
 from services.ingest import body
 from services.ingest.accept import Accepted, Command
 from services.ingest.auth import Principal, Scope
 from services.ingest.dependencies import Dependencies, authorized, dependencies
 from services.ingest.problems import (
+    ARTIFACT_MISSING,
     ARTIFACTS_UNAVAILABLE,
     BAD_CURSOR,
     INVALID_REQUEST,
@@ -50,6 +53,9 @@ AtLeastQuery = Annotated[
 logger = structlog.get_logger()
 
 JSON = "application/json"
+HASH = re.compile(r"[0-9a-f]{64}", re.ASCII)
+TOUCHED_AT_ONCE = 8
+"""Artifacts that one request names."""
 TimeUnit = Literal["hours", "days"]
 UNIT_MS: Mapping[TimeUnit, int] = {"hours": 3_600_000, "days": 86_400_000}
 Model = TypeVar("Model", bound=Frozen)
@@ -81,18 +87,52 @@ async def read_body(request: Request, model: type[Model], *, optional: bool = Fa
     )
 
 
-async def sizes_of_named(request: Request, tenant: TenantId, content: Content | None) -> dict[str, int]:
-    """Of the artifacts that an input names and that are there. They are touched, so that none is collected before the
-    event that names it is in the log. Raises ProblemError.
+async def sizes_of_named(
+    request: Request,
+    tenant: TenantId,
+    content: Content | None = None,
+    config: Config | Mapping[str, JsonValue] | None = None,
+) -> dict[str, int]:
+    """Of the artifacts that an input names and that are there; the skills of a configuration have to be. They are
+    touched, so that none is collected before the event that names it is in the log. Raises ProblemError.
     """
-    if content is None or not (named := content.named()):
+    skills = skills_of(config)
+    named = skills | content.named() if content is not None else skills
+    if not named:
         return {}
     store = dependencies(request).artifacts
-    try:
-        found = {sha256: await store.touch(tenant, sha256) for sha256 in sorted(named)}
-    except ArtifactsUnavailableError as error:
-        raise ProblemError(store_unavailable(error)) from error
-    return {sha256: info.size for sha256, info in found.items() if info is not None}
+    places = asyncio.Semaphore(TOUCHED_AT_ONCE)
+
+    async def touched(sha256: str) -> ArtifactInfo | ArtifactsUnavailableError | None:
+        async with places:
+            try:
+                return await store.touch(tenant, sha256)
+            except ArtifactsUnavailableError as error:
+                return error
+
+    async with asyncio.TaskGroup() as group:
+        tasks = {sha256: group.create_task(touched(sha256)) for sha256 in sorted(named)}
+    sizes = {}
+    for sha256, task in tasks.items():
+        found = task.result()
+        if isinstance(found, ArtifactsUnavailableError):
+            raise ProblemError(store_unavailable(found)) from found
+        if found is not None:
+            sizes[sha256] = found.size
+    missing = sorted(skills - sizes.keys())
+    if missing:
+        detail = f"There is no artifact {', '.join(missing)}, which a skill names."
+        raise ProblemError(Problem(ARTIFACT_MISSING, detail, {"missing": list(missing)}))
+    return sizes
+
+
+def skills_of(config: Config | Mapping[str, JsonValue] | None) -> frozenset[str]:
+    """The artifacts that its skills name. What of a patch is misshapen is refused elsewhere."""
+    if isinstance(config, Config):
+        return frozenset([skill.sha256 for skill in config.skills])
+    skills = config.get("skills") if config is not None else None
+    named = [skill.get("sha256") for skill in skills if isinstance(skill, dict)] if isinstance(skills, list) else []
+    return frozenset([sha256 for sha256 in named if isinstance(sha256, str) and HASH.fullmatch(sha256) is not None])
 
 
 def store_unavailable(error: ArtifactsUnavailableError) -> Problem:
