@@ -24,6 +24,7 @@ from services.chassis.artifacts import ArtifactMissingError, ArtifactStore
 from services.chassis.artifacts_store import open_artifacts
 from services.chassis.clock import draw_id
 from services.chassis.kafka import KafkaLog
+from services.chassis.log_partitions import check_partitions
 from services.chassis.postgres import AWAY, open_pool
 from services.chassis.postgres_states import TenantStates
 from services.chassis.telemetry import configure_logging
@@ -268,6 +269,7 @@ async def work(settings: IngestSettings) -> int:
         role=settings.ingest_postgres_role,
     )
     try:
+        await check_partitions(settings, log)
         tenants = TenantPool(pool, 2)
         store = PostgresImportStore(
             log,
