@@ -56,7 +56,7 @@ format: $(INSTALLED) ## formats, and repairs what the linter can repair
 	$(BIN)/ruff check --fix .
 
 test: $(INSTALLED) ## all tests, on Apache Kafka and Postgres; they are started unless THREADLOG_TEST_KAFKA, THREADLOG_TEST_POSTGRES name some
-	THREADLOG_HYPOTHESIS_PROFILE=test $(BIN)/pytest -n 2 tests
+	THREADLOG_HYPOTHESIS_PROFILE=test $(BIN)/pytest -n 2 $(if $(WITHOUT),--ignore=$(WITHOUT)) tests
 
 fuzz: $(INSTALLED) ## property tests in rounds of new examples, until one fails or you stop it
 	while THREADLOG_HYPOTHESIS_PROFILE=fuzz $(BIN)/pytest -q -n 2 --timeout 0 tests/property tests/simulation; do :; done

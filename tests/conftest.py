@@ -38,6 +38,7 @@ WITH_OWN_KAFKA = {
     "tests/acceptance/test_metrics.py",
     "tests/integration/test_dead_letters.py",
     "tests/integration/test_effects.py",
+    "tests/integration/test_partitions.py",
     "tests/integration/test_projector_loop.py",
     "tests/integration/test_services.py",
     "tests/integration/test_verify.py",
@@ -52,10 +53,12 @@ STARTS_ITS_OWN_BROKER = {
 """Of the acceptance tests; the others share one."""
 
 # `make check` is quick, `make test` goes deep, `make fuzz` runs rounds of the last until it is stopped.
-hypothesis.settings.register_profile("default", max_examples=200, deadline=None)
-hypothesis.settings.register_profile("test", max_examples=2_000, deadline=None, print_blob=True)
-hypothesis.settings.register_profile("fuzz", max_examples=20_000, deadline=None, print_blob=True)
 PROFILE = os.environ.get("THREADLOG_HYPOTHESIS_PROFILE", "default")
+MACHINE_EXAMPLES = {"default": 200, "test": 2_000, "fuzz": 20_000}[PROFILE]
+"""Of machines and walks: a race needs many moves in the right order, which few examples have."""
+hypothesis.settings.register_profile("default", max_examples=200, deadline=None)
+hypothesis.settings.register_profile("test", max_examples=500, deadline=None, print_blob=True)
+hypothesis.settings.register_profile("fuzz", max_examples=20_000, deadline=None, print_blob=True)
 hypothesis.settings.load_profile(PROFILE)
 
 

@@ -91,9 +91,10 @@ class Checked(History):
         if verdict.effect == "applied":
             self._check_references(before, record)
         self._check_duplicate(after, record)
-        loaded = load_state(dump_state(after))
+        dumped = dump_state(after)
+        loaded = load_state(dumped)
         assert loaded == after
-        assert dump_state(loaded) == dump_state(after), "the order of what is remembered is lost"
+        assert dump_state(loaded) == dumped, "the order of what is remembered is lost"
         self.transcript.apply(transcript_changes(before, after, record, verdict))
         self._check_transcript(record, verdict)
         self.failed = False

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schemas.codec import Encoded, Record, encode
@@ -40,6 +40,7 @@ from services.runtime.decisions import (
     ReadChild,
 )
 from services.runtime.own_tools import ENTRY
+from tests.conftest import MACHINE_EXAMPLES
 from tests.support.deciding import BUILTIN, LIMITS, world
 from tests.support.histories import KEY, RUNTIME, START_MS, USER, History, created, proposed, step_finished, submitted
 
@@ -341,6 +342,7 @@ MOVES: tuple[Callable[[Family, int], None], ...] = (
 WALKS = st.lists(st.tuples(st.sampled_from(MOVES), st.integers(0, 95)), max_size=80)
 
 
+@settings(max_examples=MACHINE_EXAMPLES)
 @given(st.integers(0, 12), WALKS)
 def test_a_family_comes_to_its_end(rounds: int, walk: list[tuple[Callable[[Family, int], None], int]]) -> None:
     """`rounds` go well before the walk begins, so that it begins anywhere on the way."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schemas.codec import encode
@@ -29,6 +29,7 @@ from services.runtime.decisions import (
 )
 from services.runtime.limits import Limits
 from services.runtime.own_tools import ENTRY
+from tests.conftest import MACHINE_EXAMPLES
 from tests.support import actors
 from tests.support.histories import (
     IMPORTER,
@@ -145,6 +146,7 @@ LIMITS = st.builds(
 )
 
 
+@settings(max_examples=MACHINE_EXAMPLES)
 @given(st.sampled_from(BEGINNINGS), WALKS, CONFIGS, TOOLS, LIMITS, LATER, st.booleans(), st.booleans(), st.data())
 def test_decide_comes_to_rest(
     beginning: Beginning,

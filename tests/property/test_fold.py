@@ -12,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from schemas.codec import Encoded
 from schemas.events import EffectClass
 from schemas.state import CallStatus
+from tests.conftest import MACHINE_EXAMPLES
 from tests.property.checked import Checked
 from tests.support import actors
 from tests.support.actors import Move, Moves
@@ -178,7 +179,7 @@ class Contexts(Machine):
 
 
 def _case(machine: type[Machine]) -> type:
-    machine.TestCase.settings = settings(stateful_step_count=STEPS)
+    machine.TestCase.settings = settings(max_examples=MACHINE_EXAMPLES, stateful_step_count=STEPS)
     return machine.TestCase
 
 

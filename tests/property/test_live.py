@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from random import Random
 
 import orjson
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schemas.codec import Encoded, encode
@@ -23,6 +23,7 @@ from services.ingest.frames import FoldedRecord, Frame
 from services.ingest.live import BehindError, LiveLimits, Watches
 from services.ingest.watch import Watch, WatchCutError
 from services.ingest.watched import TailLimits
+from tests.conftest import MACHINE_EXAMPLES
 from tests.support.followed_views import FollowedViews
 from tests.support.simulated_log import Faults, SimulatedBroker, SimulatedLog
 from tests.support.virtual_time import EPOCH_MS, VirtualClock, run_virtual
@@ -187,6 +188,7 @@ class World:
             self.oracle.advance(partition)
 
 
+@settings(max_examples=MACHINE_EXAMPLES)
 @given(LIMITS, st.integers(0, 2**32), st.integers(1, 150))
 def test_every_subscriber_sees_each_seq_once_in_order(limits: LiveLimits, seed: int, operations: int) -> None:
     run_virtual(_live(limits, seed, operations))
