@@ -66,9 +66,11 @@ class PlanState:
 
 def graph_problem(tasks: Sequence[Task]) -> str | None:
     """Why the tasks are no plan: an id twice, an unknown dependency, a cycle. None where they are one."""
-    waits_for = {task.id: task.depends_on for task in tasks}
-    if len(waits_for) < len(tasks):
-        return "a task id occurs twice"
+    waits_for: dict[str, tuple[str, ...]] = {}
+    for task in tasks:
+        if task.id in waits_for:
+            return f"the task id {task.id!r} occurs twice"
+        waits_for[task.id] = task.depends_on
     for task in tasks:
         for needed in task.depends_on:
             if needed not in waits_for:

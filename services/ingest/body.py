@@ -121,9 +121,14 @@ def _refuse_invalid(error: pydantic.ValidationError) -> NoReturn:
 def invalid_request(details: Sequence[Mapping[str, Any]]) -> Problem:
     """From pydantic's errors."""
     errors: list[JsonValue] = [
-        {"place": ".".join(str(part) for part in detail["loc"]) or "body", "detail": str(detail["msg"])}
+        {"place": ".".join(str(part) for part in detail["loc"]) or "body", "detail": _said(detail)}
         for detail in details[:ERRORS_SHOWN_MAX]
     ]
     first = details[0]
     place = ".".join(str(part) for part in first["loc"]) or "the body"
-    return Problem(INVALID_REQUEST, f"{place}: {first['msg']}."[:500], {"errors": errors})
+    return Problem(INVALID_REQUEST, f"{place}: {_said(first)}."[:500], {"errors": errors})
+
+
+def _said(detail: Mapping[str, Any]) -> str:
+    """What our own models say is a sentence already."""
+    return str(detail["msg"]).removeprefix("Value error, ")

@@ -21,7 +21,15 @@ from services.ingest.accept import Command
 from services.ingest.accept_lineage import ForkPoint
 from services.ingest.database import Database
 from services.ingest.existence import KnownThreads
-from services.ingest.problems import FORK_POINT, NOT_FORKABLE, STATE_OUT_OF_REACH, Problem, ProblemError, no_such_thread
+from services.ingest.problems import (
+    FORK_POINT,
+    IDEMPOTENCY_CONFLICT,
+    NOT_FORKABLE,
+    STATE_OUT_OF_REACH,
+    Problem,
+    ProblemError,
+    no_such_thread,
+)
 
 EPHEMERAL: Final = "An ephemeral thread leaves no history: it has no forks, and children by its own calls alone."
 
@@ -116,7 +124,10 @@ class Forks:
             raise ProblemError(Problem(NOT_FORKABLE, EPHEMERAL))
         made_at = await self._made_at(parent, command) if command.keyed else None
         if made_at is not None:
-            return await self._point(parent, ForkAt(made_at), asked=at.seq, is_again=True)
+            point = await self._point(parent, ForkAt(made_at), asked=at.seq, is_again=True)
+            if at != ForkAt() and not await self._comes_to(parent, at, point):
+                raise ProblemError(Problem(IDEMPOTENCY_CONFLICT, f"With this key, a fork at seq {made_at} was made."))
+            return point
         if at.seq is None:
             await self._known.catch_up(parent)
         return await self._point(parent, at, asked=at.seq, is_again=False)
@@ -126,6 +137,13 @@ class Forks:
         await self._known.catch_up(command.key)
         made = await self._rows.fork_made(command.key, command.event_id(ThreadCreated))
         return made.seq if made is not None and made.parent == parent.thread else None
+
+    async def _comes_to(self, parent: ThreadKey, at: ForkAt, made: ForkPoint) -> bool:
+        """Whether that is where what is asked for is found, or was found while the turn that is named was open."""
+        found = await self._rows.fork_point(parent, at)
+        if found is None or not found.is_there:
+            return False
+        return found.seq == made.seq or (at.turn is not None and at.turn == made.turn)
 
     async def _point(self, parent: ThreadKey, at: ForkAt, *, asked: int | None, is_again: bool) -> ForkPoint:
         found = await self._rows.fork_point(parent, at)

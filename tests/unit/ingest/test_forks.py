@@ -85,10 +85,38 @@ async def test_a_seq_that_the_views_do_not_have_yet_is_waited_for() -> None:
 async def test_a_command_that_comes_again_gets_the_seq_that_it_got() -> None:
     known, rows = Known(), Rows(FOUND._replace(seq=7, forks=PARENTS_MAX, status="importing"), made=MadeFork("t-1", 7))
     point = await forks(rows, known).point(PARENT, command(keyed=True), ForkAt(seq=9))
-    assert (point.seq, point.asked, rows.asked) == (7, 9, [ForkAt(seq=7)])
+    assert (point.seq, point.asked, rows.asked) == (7, 9, [ForkAt(seq=7), ForkAt(seq=9)])
     assert known.caught_up == [command().key.thread]
     rows = Rows(FOUND, made=MadeFork("another", 7))
     assert (await forks(rows).point(PARENT, command(keyed=True), ForkAt())).seq == 20
+
+
+MADE = FOUND._replace(seq=7)
+
+
+@pytest.mark.parametrize(
+    ("made", "found", "at"),
+    [
+        (MADE, FOUND._replace(seq=9), ForkAt(seq=9)),
+        (MADE, FOUND._replace(seq=9), ForkAt(turn=2)),
+        (MADE._replace(turn=1), FOUND._replace(seq=9), ForkAt(turn=2)),
+        (MADE, FOUND._replace(is_there=False, seq=7), ForkAt(turn=9)),
+        (MADE, None, ForkAt(turn=9)),
+    ],
+)
+async def test_a_key_that_made_a_fork_elsewhere_is_refused(
+    made: FoundPoint, found: FoundPoint | None, at: ForkAt
+) -> None:
+    with pytest.raises(ProblemError) as raised:
+        await forks(Rows(made, found, made=MadeFork("t-1", 7))).point(PARENT, command(keyed=True), at)
+    assert raised.value.problem.type.slug == "idempotency-conflict"
+    assert "at seq 7" in raised.value.problem.detail
+
+
+@pytest.mark.parametrize("at", [ForkAt(turn=2), ForkAt()], ids=["by-then-open", "the-newest-then"])
+async def test_a_key_that_made_a_fork_of_what_has_gone_on_since_gets_it_again(at: ForkAt) -> None:
+    rows = Rows(MADE._replace(turn=2), FOUND._replace(seq=9), made=MadeFork("t-1", 7))
+    assert (await forks(rows).point(PARENT, command(keyed=True), at)).seq == 7
 
 
 @pytest.mark.parametrize(

@@ -99,7 +99,7 @@ async def test_a_proposal_may_say_which_version_it_is_to_be() -> None:
 @pytest.mark.parametrize(
     ("tasks", "why"),
     [
-        ([*TASKS, *TASKS], "a task id occurs twice"),
+        ([*TASKS, *TASKS], "the task id 'look' occurs twice"),
         ([TASKS[1]], "task 'mend' depends on 'look', which is no task of this plan"),
         (
             [{"id": "a", "title": "A", "depends_on": ["b"]}, {"id": "b", "title": "B", "depends_on": ["a"]}],

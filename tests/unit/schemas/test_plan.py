@@ -43,7 +43,7 @@ def statuses(plan: PlanState) -> dict[str, str]:
     [
         ((), None),
         (tasks(a="", b="a", c="a b"), None),
-        (tasks(a="") + tasks(a=""), "a task id occurs twice"),
+        (tasks(a="") + tasks(a=""), "the task id 'a' occurs twice"),
         (tasks(a="b"), "task 'a' depends on 'b', which is no task of this plan"),
         (tasks(a="a"), "tasks wait for each other: a, a"),
         (tasks(a="c", b="a", c="b", d="a"), "tasks wait for each other: a, c, b, a"),
