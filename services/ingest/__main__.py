@@ -157,7 +157,7 @@ def wire(
         known=known,
         views=views,
         commands=commands,
-        reads=Reads(database, sql),
+        reads=Reads(database, sql, settings.ingest_threads_looked_at_max),
         forks=Forks(PostgresForkRows(database, sql), known, settings.ingest_fork_configurations_max),
         states=StatesAt(database, sql, log, StateLimits.of(settings)),
         watches=watches,

@@ -83,9 +83,10 @@ class AtLeast(NamedTuple):
 
 
 class Reads:
-    def __init__(self, database: Database, sql: Mapping[str, str]) -> None:
+    def __init__(self, database: Database, sql: Mapping[str, str], looked_at_max: int) -> None:
         self._database = database
         self._sql = sql
+        self._looked_at_max = looked_at_max
 
     async def thread(self, key: ThreadKey) -> bytes | None:
         rows = await self._database.fetch(key.tenant, self._sql["thread"], key.tenant, key.thread)
@@ -100,22 +101,31 @@ class Reads:
         return _dump({"thread": key.thread, **shown, "position": position})
 
     async def threads(self, tenant: TenantId, chosen: ThreadFilter, cursor: str | None, limit: int) -> Page:
-        created_at, thread = _after_thread(cursor)
+        """With a filter that few threads pass a page may have fewer than there are, or none: its cursor goes on behind
+        all that were looked at.
+        """
+        after = _after_thread(cursor)
+        is_filtered = chosen != ThreadFilter()
+        looked_at = max(limit + 1, self._looked_at_max) if is_filtered else limit + 1
         updated_after = None if chosen.updated_after_ms is None else moment_at(chosen.updated_after_ms)
         labels = None if chosen.labels is None else orjson.dumps(dict(chosen.labels))
         rows = await self._database.fetch(
             tenant,
             self._sql["page_threads"],
             tenant,
-            created_at,
-            thread,
+            *after,
             chosen.archived,
             chosen.status,
             updated_after,
             labels,
+            looked_at,
             limit + 1,
         )
-        return page_of(rows, limit, lambda last: [_microseconds(last["created_at"]), last["thread"]])
+        if is_filtered and len(rows) <= limit:
+            ends = await self._database.fetch(tenant, self._sql["threads_looked_at"], tenant, *after, looked_at)
+            if ends:
+                return Page(rows, encode_cursor(_of_thread(ends[0])))
+        return page_of(rows, limit, _of_thread)
 
     async def usage(self, tenant: TenantId, chosen: UsageFilter, cursor: str | None, limit: int) -> Page:
         day, model = _after_usage(cursor)
@@ -136,6 +146,10 @@ class Reads:
             query = of.of_thread
         rows = await self._database.fetch(tenant, self._sql[query], *whose, *after, limit + 1)
         return page_of(rows, limit, lambda last: [last[name] for name in of.order])
+
+
+def _of_thread(row: asyncpg.Record) -> Sequence[int | str]:
+    return [_microseconds(row["created_at"]), row["thread"]]
 
 
 def page_of(rows: Sequence[asyncpg.Record], limit: int, key: Callable[[asyncpg.Record], Sequence[int | str]]) -> Page:

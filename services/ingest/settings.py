@@ -100,6 +100,8 @@ class IngestSettings(Settings):
 
     ingest_page_default: int = Field(default=50, ge=1)
     ingest_page_max: int = Field(default=500, ge=1)
+    ingest_threads_looked_at_max: int = Field(default=1_000, ge=1)
+    """For one page of a list of threads that is filtered; what is not found among so many is on the next page."""
 
     ingest_streams_max: int = Field(default=20_000, ge=1)
     """Streams that may be open at once."""

@@ -198,6 +198,11 @@ async def test_threads_are_listed_and_filtered(place: Place) -> None:
     second = (await client.get(f"/v1/threads?limit=2&cursor={first['next_cursor']}")).json()
     assert [row["thread"] for row in first["data"] + second["data"]] == await listed("")
     assert second["next_cursor"] is None
+    of_few = await place.ingest(ingest_threads_looked_at_max=2)
+    none_yet = (await of_few.get("/v1/threads?label=n:0&limit=1")).json()
+    rest = (await of_few.get(f"/v1/threads?label=n:0&limit=1&cursor={none_yet['next_cursor']}")).json()
+    assert none_yet["data"] == [] and [row["thread"] for row in rest["data"]] == [threads[0]]
+    assert rest["next_cursor"] is None
 
 
 async def test_bad_reads_are_problems(place: Place) -> None:

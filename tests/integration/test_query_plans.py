@@ -43,7 +43,15 @@ READERS: Final = (
 """Whose a statement is, by the beginning of its path."""
 
 NOT_OF_VIEWS: Final = {
-    *("all_generations", "delete_generation", "describe_views", "generation", "grants_of_views", "insert_generation"),
+    *(
+        "admit_log",
+        "all_generations",
+        "delete_generation",
+        "describe_views",
+        "generation",
+        "grants_of_views",
+        "insert_generation",
+    ),
     *("list_generations", "live_generation", "policies", "set_generation_status", "unfinished_generations"),
 }
 READS_ALL: Final = re.compile(
@@ -74,7 +82,7 @@ VALUES: Final[Mapping[str, str]] = {
     "ingest/page_inputs": f"({OF_THREAD}, {MIDDLE}, 50)",
     "ingest/page_items": f"({OF_THREAD}, {MIDDLE}, 0, 50)",
     "ingest/page_steps": f"({OF_THREAD}, {TURNS // 2}, 1, 50)",
-    "ingest/page_threads": f"('{TENANT}', '2026-01-20', 'thread-5', null, null, null, null, 50)",
+    "ingest/page_threads": f"('{TENANT}', '2026-01-20', 'thread-5', true, 'closed', null, '{{}}', 1000, 50)",
     "ingest/page_tool_calls": f"({OF_THREAD}, {TURNS // 2}, 1, 0, 50)",
     "ingest/page_turns": f"({OF_THREAD}, {TURNS // 2}, 50)",
     "ingest/page_unknown_calls": f"('{TENANT}', 'thread-2', 1, 1, 0, 50)",
@@ -88,6 +96,7 @@ VALUES: Final[Mapping[str, str]] = {
     "ingest/state_records": f"({OF_THREAD}, {MIDDLE}, {EVENTS}, 500, 4194304)",
     "ingest/turn_changes": f"({OF_THREAD}, {TURNS // 2}, 10000)",
     "ingest/thread": f"({OF_THREAD})",
+    "ingest/threads_looked_at": f"('{TENANT}', '2026-01-20', 'thread-5', 1000)",
     "ingest/thread_row": f"({OF_THREAD}, 'thread-events', 3)",
     "runtime/select_child_ends": f"('{TENANT}', '{{{THREAD}}}', '{{i33}}')",
     "runtime/select_transcript": f"({OF_THREAD})",
