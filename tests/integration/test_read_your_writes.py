@@ -6,8 +6,10 @@ from collections.abc import Awaitable, Callable
 import httpx2
 import pytest
 
-from schemas.events import TurnCancelRequested
+from schemas.events import FileChange, TurnCancelRequested
+from schemas.tools import CatalogSource, ToolSpec
 from services.ingest.app import openapi_document
+from services.ingest.file_history import RESTORE_TOOL
 from tests.support import histories
 from tests.support.ingest_place import PARTITIONS, Place, position
 
@@ -20,16 +22,12 @@ NOT_OF_VIEWS = {"get_import", "list_import_files", "get_artifact", "head_artifac
 """What is read elsewhere, and what always waits until the views hold the log as of the request."""
 NOT_OF_THREADS = {"create_import", "put_artifact", "head_artifact"}
 """No thread has an event of it yet."""
-ELSEWHERE = {"restore_files"}
-"""Needs files that a tool has changed: `tests/acceptance/test_artifacts.py`."""
 READS = sorted(
     name
     for name, (method, path) in OPERATIONS.items()
     if method == "get" and "/ops/" not in path and name not in NOT_OF_VIEWS
 )
-WRITES = sorted(
-    name for name, (method, _) in OPERATIONS.items() if method != "get" and name not in NOT_OF_THREADS | ELSEWHERE
-)
+WRITES = sorted(name for name, (method, _) in OPERATIONS.items() if method != "get" and name not in NOT_OF_THREADS)
 
 Command = Callable[[Place, httpx2.AsyncClient, str], Awaitable[httpx2.Response]]
 
@@ -145,6 +143,10 @@ async def _decide_plan(place: Place, client: httpx2.AsyncClient, thread: str) ->
 
 async def _ended_turn(place: Place, client: httpx2.AsyncClient, thread: str) -> None:
     await place.append(thread, histories.turn_started(place.state(thread)))
+    await _last_step(place, client, thread)
+
+
+async def _last_step(place: Place, client: httpx2.AsyncClient, thread: str) -> None:
     await place.append(thread, histories.step_started(place.state(thread)))
     await place.append(thread, histories.step_finished(place.state(thread), "fine"))
     await _shown(client, thread, await place.append(thread, histories.turn_ended(place.state(thread))))
@@ -158,6 +160,22 @@ async def _fork(place: Place, client: httpx2.AsyncClient, thread: str) -> httpx2
 async def _rewind(place: Place, client: httpx2.AsyncClient, thread: str) -> httpx2.Response:
     await _ended_turn(place, client, thread)
     return await client.post(f"/v1/threads/{thread}/rewind?wait=applied", json={"to_turn": 1})
+
+
+async def _restore(place: Place, client: httpx2.AsyncClient, thread: str) -> httpx2.Response:
+    await place.offer(CatalogSource(source="builtin", pool="builtin", tools=(ToolSpec(name=RESTORE_TOOL),)))
+    await _with_call(place, thread, is_approved=True)
+    await place.append(thread, histories.dispatched(place.state(thread).calls["1.1.0"]))
+    await place.append(thread, histories.claimed(place.state(thread).calls["1.1.0"]), "service:executor")
+    done = histories.finished(place.state(thread).calls["1.1.0"])
+    changed = done.model_copy(update={"changes": (FileChange(path="notes.txt", after="5e" * 32),)})
+    await place.append(thread, changed, "service:executor")
+    await _last_step(place, client, thread)
+    for _ in range(100):  # the catalog is followed beside
+        answer = await client.post(f"/v1/threads/{thread}/turns/1/restore?wait=applied", json={})
+        if answer.status_code == 200:
+            break
+    return answer
 
 
 async def _compact(place: Place, client: httpx2.AsyncClient, thread: str) -> httpx2.Response:
@@ -190,6 +208,7 @@ COMMANDS: dict[str, Command] = {
     "decide_plan": _decide_plan,
     "fork_thread": _fork,
     "rewind_thread": _rewind,
+    "restore_files": _restore,
     "compact_thread": _compact,
     "create_child": _create_child,
 }
