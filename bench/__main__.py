@@ -16,6 +16,7 @@ import uvloop
 
 from bench.delay import measure_delay
 from bench.floor import floor_ms
+from bench.imports import ImportMeasured, measure_imports
 from bench.kernel import fold_events_per_second
 from bench.large import measure_large
 from bench.long_thread import measure_long_thread
@@ -54,6 +55,7 @@ async def bench(rounds: int, *, large: bool) -> dict[str, object]:
             long_thread = await measure_long_thread(found)
             memory = await measure_memory(found)
             of_large = asdict(await measure_large(found)) if large else None
+        imports = measure_imports()  # in no service: now that they have stopped, it has the machine to itself
         return {
             "kafka_version": found.kafka_version,
             "postgres_version": found.postgres_version,
@@ -66,6 +68,7 @@ async def bench(rounds: int, *, large: bool) -> dict[str, object]:
             "long_thread": {what: asdict(compared) for what, compared in long_thread.items()},
             "fold_events_per_s": round(fold_events_per_second()),
             "memory_mib": memory,
+            "imports": [asdict(measured) for measured in imports],
             "large": of_large,
             "rounds": rounds,
         }
@@ -97,6 +100,13 @@ def _median(each: list[Measured]) -> dict[str, object]:
         for part in rows[0]["cpu_ms_by_process"]
     }
     return medians
+
+
+def _import_row(measured: ImportMeasured) -> str:
+    return (
+        f"{measured.megabytes:6.1f} MB  {measured.megabytes_per_second:5.1f} MB/s  "
+        f"{measured.events_per_second:,} events/s  {measured.resident_megabytes:.1f} MB in memory"
+    )
 
 
 def main() -> int:
@@ -139,6 +149,9 @@ def print_table(result: dict[str, Any]) -> None:
     for what, row in result["long_thread"].items():
         short, long = row["short_ms"], row["long_ms"]
         print(f"{what:>24}: {short:6.1f} ms  {long:6.1f} ms  {long / short:5.2f}")
+    print("\nsession files to events, on one core")
+    for row in result["imports"]:
+        print(f"{row['tool']:>12} {_import_row(ImportMeasured(**row))}")
     print()
     for name in ("memory_mib", "fold_events_per_s", "large"):
         if result[name] is not None:

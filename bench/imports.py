@@ -1,7 +1,11 @@
-"""How fast session files become events, and what memory that takes: on one core, without a log."""
+"""How fast session files become events, and what memory that takes: on one core, without a log.
+
+    python -m bench.imports codex|claude-code BYTES
+
+`make bench` measures both tools with a small file and a large one, so that their memory can be compared.
+"""
 
 import json
-import resource
 import subprocess
 import sys
 import tempfile
@@ -60,14 +64,19 @@ def measure(tool: Tool, size: int) -> ImportMeasured:
         before = process_time()
         events = _events(path, tool)
         seconds = process_time() - before
-    resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
     return ImportMeasured(
         tool,
         round(megabytes, 1),
         round(megabytes / seconds, 1),
         round(events / seconds),
-        round(resident, 1),
+        round(_resident_megabytes_max(), 1),
     )
+
+
+def _resident_megabytes_max() -> float:
+    """Of this process alone: what `getrusage` tells begins with what its parent had."""
+    status = Path("/proc/self/status").read_text()
+    return int(status.partition("VmHWM:")[2].split()[0]) / 1e3
 
 
 def _events(path: Path, tool: Tool) -> int:
