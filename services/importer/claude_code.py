@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import takewhile
 from pathlib import PurePath
+from typing import ClassVar
 
 import orjson
 
@@ -88,11 +89,10 @@ def _read_main(source: Source, scene: Scene, found: _Found) -> Iterator[Piece]:
             continue
         pieces: list[Piece] = []
         if node == NOWHERE:
-            match record.get("type"):
-                case "queue-operation":
-                    queue.operate(line.number, record, index.session)
-                case "summary" | "custom-title" | "ai-title":
-                    pieces = titles.take(line.number, record)
+            if record.get("type") == "queue-operation":
+                queue.operate(line.number, record, index.session)
+            else:
+                pieces = titles.take(line.number, record)
         else:
             kind = index.kinds[node]
             if kind != Kind.LINK:
@@ -165,16 +165,22 @@ def _count_shared(source: Source, scene: Scene) -> int:
 class _Titles:
     """A title that a person gave stands; else the one that the tool made for the session, else a summary's."""
 
-    _RANKS = (("custom-title", "customTitle"), ("ai-title", "aiTitle"), ("summary", "summary"))
+    _RANKS: ClassVar[dict[object, tuple[int, str]]] = {
+        "custom-title": (0, "customTitle"),
+        "ai-title": (1, "aiTitle"),
+        "summary": (2, "summary"),
+    }
+    _NONE = (3, "")
+    """Of what has become another record since the first reading."""
 
     def __init__(self, index: Index) -> None:
         self._index = index
-        self._rank = len(self._RANKS)
+        self._rank, _ = self._NONE
         self._title: str | None = None
 
     def take(self, line: int, record: Record) -> list[Piece]:
-        rank = next(n for n, (kind, _) in enumerate(self._RANKS) if record.get("type") == kind)
-        title = text_of(record, self._RANKS[rank][1])
+        rank, name = self._RANKS.get(text_of(record, "type"), self._NONE)
+        title = text_of(record, name)
         about_this = rank < 2 or text_of(record, "leafUuid") in self._index.leaves
         if title is None or not about_this or rank > self._rank or title == self._title:
             return []

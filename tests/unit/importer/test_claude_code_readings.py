@@ -7,7 +7,7 @@ import pytest
 from services.importer import claude_code_index
 from services.importer.claude_code import normalise
 from services.importer.lines import Line
-from services.importer.model import Counts, Parent, Piece
+from services.importer.model import Counts, Parent, Piece, Title
 from tests.support.claude_sessions import SESSION, Bytes, Companions, Script, headers_of, lines_of, texts, turns_of
 
 
@@ -92,3 +92,13 @@ def test_a_child_begins_with_a_record_that_says_nothing_else(held: int, monkeypa
     child.prompt("Look")
     header = headers_of(script.pieces())[1]
     assert (header.tool_version, header.cwd, header.origin.line) == ("2.1.1", "/of/child", 3)
+
+
+@pytest.mark.usefixtures("nothing_held")
+def test_a_title_that_has_become_something_else_is_none() -> None:
+    script = one_prompt()
+    script.line("custom-title", customTitle="Mine")
+    before = lines_of(script.records)
+    assert [piece.title for piece in script.pieces() if isinstance(piece, Title)] == ["Mine"]
+    changing = Changing(before, before.replace(b"custom-title", b"other"))
+    assert not any(isinstance(piece, Title) for piece in normalise(changing, Counts(), beside=Companions()))
