@@ -128,7 +128,8 @@ async def test_what_leads_outside_is_refused_and_nothing_is_held_up(running: Sys
 
 async def test_an_unknown_skill_and_a_thread_without_any(running: System) -> None:
     async with running.client() as client:
-        entry = {"name": "other", "version": "1", "sha256": "0" * 64}
+        stored = await client.put_artifact(b"no tar", "application/x-tar")
+        entry = {"name": "other", "version": "1", "sha256": stored["sha256"]}
         created = await client.create_thread(text="load review", config={"skills": [entry]})
         denied = next(fact for fact in await turn(client, created.thread, 1) if fact.kind == "tool_call.denied")
         assert denied.body["data"]["reason"] == "There is no skill named 'review'. The skills are: other."

@@ -14,7 +14,7 @@ from services.ingest.forks import ForkAt
 from services.ingest.problems import CHILD_TOO_DEEP, NOT_FORKABLE, STATE_OUT_OF_REACH, THREAD_CLOSING
 from services.ingest.requests import CreateChild
 from services.ingest.routes.parameters import idempotency_key, read_body, run, sizes_of_named, thread_key
-from services.ingest.routes.threads import TO_A_THREAD
+from services.ingest.routes.threads import NAMING_ARTIFACTS, TO_A_THREAD
 
 router = APIRouter(tags=["threads"])
 
@@ -30,7 +30,9 @@ fork, it inherits nothing that was said. No call waits for its end; children tha
     summary="Create a child thread",
     description=BEGINNING,
     responses=openapi.answers(
-        CommandAnswer, (200, 202), (*TO_A_THREAD, NOT_FORKABLE, CHILD_TOO_DEEP, THREAD_CLOSING, STATE_OUT_OF_REACH)
+        CommandAnswer,
+        (200, 202),
+        (*TO_A_THREAD, *NAMING_ARTIFACTS, NOT_FORKABLE, CHILD_TOO_DEEP, THREAD_CLOSING, STATE_OUT_OF_REACH),
     ),
     openapi_extra=openapi.command(CreateChild, required=False),
 )
@@ -42,6 +44,6 @@ async def create_child(request: Request) -> Response:
     wanted = await read_body(request, CreateChild, optional=True)
     found = dependencies(request)
     point = await found.forks.point(parent, command, ForkAt())
-    sizes = await sizes_of_named(request, principal.tenant, wanted.input)
+    sizes = await sizes_of_named(request, principal.tenant, wanted.input, wanted.config)
     accepted = accept_children.create_child(command, wanted, point, found.limits, found.settings.child_depth, sizes)
     return await run(request, accepted)

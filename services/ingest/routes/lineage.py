@@ -21,7 +21,7 @@ from services.ingest.routes.parameters import (
     sizes_of_named,
     thread_key,
 )
-from services.ingest.routes.threads import TO_A_THREAD
+from services.ingest.routes.threads import NAMING_ARTIFACTS, TO_A_THREAD
 
 router = APIRouter(tags=["threads"])
 
@@ -46,7 +46,9 @@ thread goes on as it was, with `context.compaction_failed` among its events. Whe
     "/v1/threads/{thread}/fork",
     summary="Fork a thread",
     description=FORKING,
-    responses=openapi.answers(ForkAnswer, (200, 202), (*TO_A_THREAD, NOT_FORKABLE, FORK_POINT, STATE_OUT_OF_REACH)),
+    responses=openapi.answers(
+        ForkAnswer, (200, 202), (*TO_A_THREAD, *NAMING_ARTIFACTS, NOT_FORKABLE, FORK_POINT, STATE_OUT_OF_REACH)
+    ),
     openapi_extra=openapi.command(ForkThread, required=False),
 )
 async def fork_thread(request: Request) -> Response:
@@ -58,7 +60,7 @@ async def fork_thread(request: Request) -> Response:
     at = ForkAt() if wanted.at is None else ForkAt(wanted.at.seq, wanted.at.turn)
     found = dependencies(request)
     point = await found.forks.point(parent, command, at)
-    sizes = await sizes_of_named(request, principal.tenant, wanted.input)
+    sizes = await sizes_of_named(request, principal.tenant, wanted.input, wanted.config)
     return await run(request, accept_lineage.fork_thread(command, wanted, point, found.limits, sizes))
 
 

@@ -59,6 +59,7 @@ OF_COMMANDS = (
     LOG_UNAVAILABLE,
     *openapi.OF_READS,
 )
+NAMING_ARTIFACTS = (ARTIFACT_MISSING, ARTIFACTS_UNAVAILABLE)
 TO_A_THREAD = (THREAD_NOT_FOUND, VIEWS_BEHIND, *OF_COMMANDS)
 
 Labels = Annotated[list[str] | None, Query(description="`name:value`; threads that have all of them.", max_length=16)]
@@ -67,7 +68,7 @@ Labels = Annotated[list[str] | None, Query(description="`name:value`; threads th
 @router.post(
     "/v1/threads",
     summary="Create a thread, with its first input if there is one",
-    responses=openapi.answers(CommandAnswer, (200, 202), (*OF_COMMANDS, ARTIFACT_MISSING, ARTIFACTS_UNAVAILABLE)),
+    responses=openapi.answers(CommandAnswer, (200, 202), (*OF_COMMANDS, *NAMING_ARTIFACTS)),
     openapi_extra=openapi.command(CreateThread),
 )
 async def create_thread(request: Request) -> Response:
@@ -75,7 +76,7 @@ async def create_thread(request: Request) -> Response:
     sent = idempotency_key(request)
     command = accept.create_command(principal, sent or draw_id(), keyed=sent is not None)
     wanted = await read_body(request, CreateThread)
-    sizes = await sizes_of_named(request, principal.tenant, wanted.input)
+    sizes = await sizes_of_named(request, principal.tenant, wanted.input, wanted.config)
     return await run(request, accept.create_thread(command, wanted, dependencies(request).limits, sizes))
 
 
@@ -83,12 +84,13 @@ async def create_thread(request: Request) -> Response:
     "/v1/threads/{thread}",
     summary="Describe, configure or archive a thread",
     description="The configuration takes a merge patch (RFC 7396); it is in force from the next turn.",
-    responses=openapi.answers(CommandAnswer, (200, 202), TO_A_THREAD),
+    responses=openapi.answers(CommandAnswer, (200, 202), (*TO_A_THREAD, *NAMING_ARTIFACTS)),
     openapi_extra=openapi.command(PatchThread),
 )
 async def patch_thread(request: Request) -> Response:
     command = await command_of(request, "patch")
     wanted = await read_body(request, PatchThread)
+    await sizes_of_named(request, command.key.tenant, config=wanted.config)
     return await run(request, accept.patch_thread(command, wanted, dependencies(request).limits))
 
 

@@ -315,3 +315,60 @@ async def test_a_misshapen_artifact_is_refused(more: dict[str, object]) -> None:
     thread = await world.created()
     answer = await world.post(f"/v1/threads/{thread}/inputs", {"items": [named(**more)]})
     assert answer.status_code == 422
+
+
+# Configurations whose skills name artifacts
+
+
+def skilled(sha256: str = HASH) -> dict[str, object]:
+    return {"skills": [{"name": "review", "version": "1", "sha256": sha256}]}
+
+
+async def asked(world: World, how: str, config: dict[str, object]) -> Any:
+    if how == "create":
+        return await world.post("/v1/threads", {"config": config})
+    thread = await world.created()
+    return await world.client.patch(f"/v1/threads/{thread}", json={"config": config})
+
+
+NAMING = ["create", "patch"]
+
+
+@pytest.mark.parametrize("how", NAMING)
+async def test_a_skill_is_touched_before_it_is_named(how: str) -> None:
+    world = World()
+    await put(world)
+    before = world.clock.now_ms()
+    world.clock.ms += 5_000
+    assert (await asked(world, how, skilled())).status_code in {200, 202}
+    [listed] = [found async for found in world.artifacts.list()]
+    assert listed.touched_ms == before + 5_000
+
+
+@pytest.mark.parametrize("how", NAMING)
+@pytest.mark.parametrize("tenant", ["other", None])
+async def test_a_skill_that_is_not_there_is_not_named(how: str, tenant: str | None) -> None:
+    world = World()
+    if tenant is not None:
+        await put(world, **{"x-threadlog-tenant": tenant})
+    answer = await asked(world, how, skilled())
+    assert (answer.status_code, answer.json()["type"].rpartition("/")[2]) == (422, "artifact-missing")
+    assert answer.json()["missing"] == [HASH]
+
+
+@pytest.mark.parametrize("how", NAMING)
+async def test_a_skill_is_named_by_no_store_that_is_away(how: str) -> None:
+    world = World()
+    await put(world)
+    world.artifacts.away = True
+    assert (await asked(world, how, skilled())).status_code == 503
+    assert (await asked(world, how, {"skills": []})).status_code == 202
+
+
+@pytest.mark.parametrize("skills", [None, "x", [1], [{"sha256": 1}], [{"sha256": "../x"}], {"a": 1}])
+async def test_misshapen_skills_ask_the_store_nothing(skills: object) -> None:
+    world = World()
+    thread = await world.created()
+    world.artifacts.away = True
+    answer = await world.client.patch(f"/v1/threads/{thread}", json={"config": {"skills": skills}})
+    assert answer.status_code == (202 if skills is None else 422)
