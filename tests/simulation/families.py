@@ -138,6 +138,8 @@ def the_end_of_a_child_is_told_once(run: Run) -> Iterator[Broken]:
     for key, thread, parent, lineage in _children(run):
         deed = _deed(key, thread, run)
         told = list(_told(key, parent, lineage, run))
+        if not told and run.is_set_aside(key):
+            continue  # the word was lost with its owner, and the views, where it is looked up, stand still
         if len(told) != 1:
             yield Broken(f"{parent} was told {len(told)} times of it: {told}", key)
             continue
@@ -236,6 +238,10 @@ def plans_come_to_their_end(run: Run) -> Iterator[Broken]:
     """And their calls only then."""
     for key, thread in run.threads.items():
         plan = thread.state.plan
+        running = [standing.child for standing in plan.tasks.values() if standing.status == "running"]
+        known = [child for name in running if (child := ThreadKey(key.tenant, ThreadId(str(name)))) in run.threads]
+        if any(run.is_set_aside(child) for child in known):
+            continue  # its end cannot be looked up
         if thread.state.status != "closed" and (plan.waiting is not None or is_busy(plan)):
             left = {name: standing.status for name, standing in plan.tasks.items()}
             yield Broken(f"its plan is not over: version {plan.waiting} waits, {left}", key)
