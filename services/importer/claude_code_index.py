@@ -154,7 +154,9 @@ class _Reading:
             self._counts.bad_lines += 1
             return
         self._counts.records += 1
-        kind_name = text_of(record, "type") or "without a type"
+        kind_name = record.get("type")
+        if type(kind_name) is not str or not kind_name:
+            kind_name = "without a type"
         if kind_name not in UNDERSTOOD:
             self._counts.pass_over(kind_name[:60])
         session = self._session_of(record)
@@ -169,8 +171,8 @@ class _Reading:
         self._add(line, record, uuid, session)
 
     def _session_of(self, record: Record) -> int:
-        name = text_of(record, "sessionId")
-        if name is None:
+        name = record.get("sessionId")
+        if type(name) is not str:
             return 0
         place = self._session_names.get(name)
         if place is None:

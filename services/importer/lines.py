@@ -57,14 +57,20 @@ class FileSource:
 
 
 def read_lines(file: BinaryIO, line_bytes_max: int = LINE_BYTES_MAX) -> Iterator[Line]:
-    number = 0
+    number, loads = 0, orjson.loads
     while raw := file.readline(line_bytes_max + 1):
         number += 1
         if len(raw) > line_bytes_max and not raw.endswith(b"\n"):
             _read_past(file)
             yield Line(number, None, "too long")
-        elif not raw.isspace():
-            yield _parse(number, raw)
+            continue
+        try:
+            value = loads(raw)
+        except orjson.JSONDecodeError:
+            if not raw.isspace():
+                yield _parse(number, raw)
+            continue
+        yield Line(number, value, None, len(raw)) if type(value) is dict else _parse(number, raw)
 
 
 def read_some(file: BinaryIO, wanted: bytearray, line_bytes_max: int = LINE_BYTES_MAX) -> Iterator[Line]:

@@ -42,6 +42,7 @@ LOST_INPUT = "[The session's file does not hold what began this turn.]"
 NO_CONTEXT = Context(confirmed_seq=0, items=0, hash=context_hash([]))
 """What the model was shown is not recorded in a form that could be named."""
 NO_TOOLS = context_hash([])
+NO_USAGE = Usage()
 FINISHED: dict[str, CallOutcome] = {
     "succeeded": "succeeded",
     "failed": "failed",
@@ -200,7 +201,7 @@ class _Steps:
                 items=tuple([_answer(item, cutter) for item in step.items]),
                 calls=tuple([_proposed(index, call, cutter) for index, call in enumerate(step.calls)]),
                 stop_reason=storable_text(step.stop_reason or UNRECORDED),
-                usage=step.usage or Usage(),
+                usage=step.usage or NO_USAGE,
                 response_id=storable_text(step.response_id) if step.response_id is not None else None,
             )
 
