@@ -9,6 +9,10 @@ ApprovalPolicy = Literal["never", "always", "on_effect"]
 PermissionProfile = Literal["read-only", "workspace-write", "full"]
 
 
+CONFIG_BYTES_MAX = 256 * 1024
+"""Of a configuration that patches have come to, as JSON. What begins other threads carries it whole."""
+
+
 class Frozen(BaseModel):
     """What every model of a record is: immutable, strict, without unknown fields."""
 

@@ -24,7 +24,7 @@ from pydantic import JsonValue
 
 from schemas import plan as plans
 from schemas.codec import Problem, Record, first_error
-from schemas.config import Config, merge_patch
+from schemas.config import CONFIG_BYTES_MAX, Config, merge_patch
 from schemas.events import (
     CONTEXT_TOO_LONG,
     POOLS_WITHOUT_EXECUTOR,
@@ -233,8 +233,13 @@ def _end_import(s: ThreadState, r: Record) -> None:
 
 def _configured(s: ThreadState, r: Record, d: ThreadConfigured) -> Verdict:
     before: JsonValue = s.config.model_dump(mode="json") if s.config is not None else {}
+    patched = dumps(merge_patch(before, d.patch))
+    if len(patched) > CONFIG_BYTES_MAX:
+        return Verdict(
+            "rejected", f"the patched configuration has {len(patched)} bytes; {CONFIG_BYTES_MAX} are allowed"
+        )
     try:
-        config = Config.model_validate_json(dumps(merge_patch(before, d.patch)))
+        config = Config.model_validate_json(patched)
     except pydantic.ValidationError as error:
         return Verdict("rejected", f"the patched configuration is none: {first_error(error)}")
     s.config, s.config_seq = config, s.seq

@@ -5,7 +5,8 @@ from dataclasses import dataclass, replace
 
 from pydantic import JsonValue
 
-from schemas.config import Config, merge_patch
+from schemas.canonical import canonical_json
+from schemas.config import CONFIG_BYTES_MAX, Config, merge_patch
 from schemas.events import ContextCompactionRequested, Event, InputSubmitted, Lineage, ThreadCreated, ThreadRewound
 from schemas.ids import EventId, ThreadKey, derive_thread
 from schemas.thread import COMPACTING_ALREADY
@@ -18,6 +19,7 @@ from services.ingest.accept import (
     config_problem,
     content_of,
     one,
+    too_large,
 )
 from services.ingest.auth import Principal
 from services.ingest.problems import Problem
@@ -88,7 +90,10 @@ def patched(config: Config, patch: dict[str, JsonValue] | None, limits: AcceptLi
     problem = config_problem(patch, limits)
     if problem is not None:
         return problem
-    return Config.model_validate(merge_patch(config.model_dump(mode="json"), patch), strict=False)
+    merged = merge_patch(config.model_dump(mode="json"), patch)
+    return too_large("A configuration", len(canonical_json(merged)), CONFIG_BYTES_MAX) or Config.model_validate(
+        merged, strict=False
+    )
 
 
 def _told(point: ForkPoint) -> dict[str, JsonValue]:

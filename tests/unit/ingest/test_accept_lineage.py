@@ -1,9 +1,11 @@
 """What requests to fork, rewind and compact become."""
 
+from dataclasses import replace
+
 import pytest
 from pydantic import JsonValue
 
-from schemas.config import Config
+from schemas.config import CONFIG_BYTES_MAX, Config
 from schemas.events import ContextCompactionRequested, InputSubmitted, ThreadCreated, ThreadRewound
 from schemas.ids import TenantId, ThreadId, ThreadKey
 from schemas.thread import COMPACTING_ALREADY
@@ -91,6 +93,14 @@ def test_the_configuration_is_the_parents_with_the_patch() -> None:
 )
 def test_a_patch_that_makes_no_configuration_is_refused(patch: dict[str, JsonValue], problem: ProblemType) -> None:
     assert refused(fork_thread(command(), ForkThread(config=patch), POINT, LIMITS)) is problem
+
+
+def test_forks_of_forks_do_not_add_up_to_a_configuration_that_is_too_large() -> None:
+    large = CONFIG.model_copy(update={"instructions": "x" * (CONFIG_BYTES_MAX - 300)})
+    patch: dict[str, JsonValue] = {"model_settings": {"stop": "y" * 300}}
+    point = replace(POINT, config=large)
+    accepted(fork_thread(command(), ForkThread(), point, LIMITS))
+    assert refused(fork_thread(command(), ForkThread(config=patch), point, LIMITS)) is TOO_LARGE
 
 
 def test_an_input_that_cannot_be_taken_is_refused() -> None:

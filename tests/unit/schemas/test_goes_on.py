@@ -1,8 +1,16 @@
-"""What counts as a thread's going on, and what it is told twice."""
+"""What counts as a thread's going on, what it is told twice, and how much it may be configured with."""
 
 import pytest
 
-from schemas.events import PlanApproved, PlanProposed, Task, ThreadImportEnded, ThreadImportStarted
+from schemas.config import CONFIG_BYTES_MAX
+from schemas.events import (
+    PlanApproved,
+    PlanProposed,
+    Task,
+    ThreadConfigured,
+    ThreadImportEnded,
+    ThreadImportStarted,
+)
 from schemas.state import REMEMBERED_INPUTS
 from schemas.thread import fold
 from tests.support.histories import (
@@ -60,3 +68,14 @@ def test_an_input_that_the_open_turn_took_is_known_however_many_came_since() -> 
     before = log.state
     assert log.append(submitted("i1")).effect == "duplicate"
     assert fold(before, log.records[-1]).state.queue == before.queue
+
+
+def test_patches_do_not_add_up_to_a_configuration_that_no_child_could_begin_with() -> None:
+    log = History().idle()
+    for number in range(CONFIG_BYTES_MAX // 100_000):
+        log.apply(ThreadConfigured(patch={"model_settings": {f"s{number}": "x" * 99_000}}), USER)
+    before = log.state.config
+    verdict = log.append(ThreadConfigured(patch={"model_settings": {"one more": "x" * 99_000}}), USER)
+    assert verdict.effect == "rejected" and f"{CONFIG_BYTES_MAX} are allowed" in str(verdict.reason)
+    assert log.state.config == before
+    log.apply(ThreadConfigured(patch={"model_settings": None}), USER)
