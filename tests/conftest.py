@@ -50,7 +50,10 @@ STARTS_ITS_OWN_BROKER = {
     *("test_artifacts.py", "test_chaos.py", "test_demo.py", "test_dev.py", "test_import.py", "test_lineage.py"),
     *("test_metrics.py", "test_rebuild_proof.py"),
 }
-"""Of the acceptance tests; the others share one."""
+"""Of the acceptance tests; the others share one. Among these are those that ask of a whole log: `threadlog verify --all`
+rightly names the record that `test_bad_input.py` gives a wrong hash, and `threadlog artifacts check` what threads of
+other systems name, whose artifacts are in folders of their own.
+"""
 
 # `make check` is quick, `make test` goes deep, `make fuzz` runs rounds of the last until it is stopped.
 PROFILE = os.environ.get("THREADLOG_HYPOTHESIS_PROFILE", "default")
