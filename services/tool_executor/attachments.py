@@ -3,6 +3,7 @@ that names them; the result itself holds their head and tail, or a line in their
 """
 
 import hashlib
+import io
 import tempfile
 import weakref
 from collections.abc import Iterator
@@ -45,14 +46,20 @@ Attachments: TypeAlias = tuple[Attachment, ...]
 
 
 class Spool:
-    """An output of any length, in a temporary file, hashed as it comes; beyond the most it is counted and dropped."""
+    """An output of any length, in a temporary file, hashed as it comes; beyond the most it is counted and dropped. A
+    file that takes no more ends no command: then nothing is kept, and `pieces` says so.
+    """
 
     def __init__(self, bytes_max: int) -> None:
         self.size = 0
         self.left_out = 0
         self._bytes_max = bytes_max
         self._digest = hashlib.sha256()
-        self._file: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  # it outlives this call, and ends with the spool
+        self._failed: OSError | None = None
+        try:
+            self._file: IO[bytes] = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115  # it ends with the spool
+        except OSError as error:
+            self._file, self._failed = io.BytesIO(), error
         self._close = weakref.finalize(self, self._file.close)
 
     def add(self, chunk: bytes) -> None:
@@ -60,13 +67,24 @@ class Spool:
         self.left_out += len(chunk) - len(kept)
         self.size += len(kept)
         self._digest.update(kept)
-        self._file.write(kept)
+        self._write(kept)
+
+    def _write(self, data: bytes) -> None:
+        view = memoryview(data)
+        try:
+            while self._failed is None and view:
+                view = view[self._file.write(view) :]
+        except OSError as error:
+            self._failed = error
 
     @property
     def sha256(self) -> str:
         return self._digest.hexdigest()
 
     def pieces(self) -> Iterator[bytes]:
+        """Raises OSError."""
+        if self._failed is not None:
+            raise self._failed
         self._file.seek(0)
         while piece := self._file.read(PIECE_BYTES):
             yield piece

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import re
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +95,26 @@ async def test_an_output_without_end_is_kept_up_to_its_limit(
     end, _ = await run(keeping(tool, artifacts), request("shell", command="head -c 200000 /dev/zero | tr '\\0' x"))
     assert stored(artifacts, end) == [b"x" * 50_000]
     assert "150000 bytes after them were not kept" in text_of(end)
+
+
+async def test_a_disk_without_room_ends_no_command(
+    sandbox: Sandbox, warden: Warden, artifacts: MemoryArtifacts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "TemporaryFile", lambda **_: Path("/dev/full").open("wb", buffering=0))  # noqa: SIM115
+    command = "head -c 300000 /dev/zero | tr '\\0' x && echo end"
+    end, _ = await run(keeping(ShellTool(sandbox, warden), artifacts), request("shell", command=command))
+    assert (end.outcome, end.artifacts) == ("succeeded", [])
+    assert "xend\n" in text_of(end) and "300004 bytes could not be kept" in text_of(end)
+
+
+async def test_a_folder_for_temporary_files_that_is_gone_ends_no_command(
+    sandbox: Sandbox, warden: Warden, artifacts: MemoryArtifacts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", "/nowhere")
+    command = "head -c 300000 /dev/zero | tr '\\0' x && echo end"
+    end, _ = await run(keeping(ShellTool(sandbox, warden), artifacts), request("shell", command=command))
+    assert (end.outcome, end.artifacts) == ("succeeded", [])
+    assert "xend\n" in text_of(end) and "300004 bytes could not be kept" in text_of(end)
 
 
 async def test_a_command_that_timed_out_keeps_what_it_said(
