@@ -1,9 +1,11 @@
 """What the projector's store promises, in Postgres and in memory: claims, the fence, all or nothing."""
 
 import asyncio
+from hashlib import sha256
 
 import pytest
 
+from schemas.events import FileChange
 from schemas.ids import ThreadId, ThreadKey
 from schemas.state import FOLD_VERSION
 from schemas.topics import THREAD_EVENTS
@@ -19,6 +21,7 @@ from services.projector.errors import (
 )
 from services.projector.projections.batch import PROJECTION_VERSION, Kept
 from services.projector.store import Claim, Generation, GenerationStore, Span
+from tests.support import histories
 from tests.support.histories import KEY
 from tests.support.memory_views import MemoryViews
 from tests.support.view_harness import (
@@ -29,6 +32,7 @@ from tests.support.view_harness import (
     batch_of,
     folded,
     open_store,
+    read_of,
     told,
 )
 from tests.support.waiting import eventually
@@ -102,6 +106,19 @@ async def test_a_batch_moves_its_position_with_its_rows(views: Views) -> None:
     await store.write(batch_of(second, batch.kept), [Span(HOME, 1, 5, len(records))])
     assert await store.positions() == {HOME: StoredPosition(len(records), "A", 1)}
     assert await told(views.history()) == folded(records)
+
+
+async def test_a_path_may_be_longer_than_an_entry_of_an_index(views: Views) -> None:
+    """And as hard to compress as names are that somebody made up for that."""
+    store = await open_store(views)
+    history = histories.History().with_running_call()
+    path = "/".join(sha256(f"{number}".encode()).hexdigest() for number in range(63))
+    change = FileChange(path=path, after="a" * 64)
+    history.apply(histories.finished(history.only_call).model_copy(update={"changes": (change,)}))
+    records = read_of(history)
+    await store.claim([HOME], "A", CLUSTER)
+    await store.write(batch_of(records), [Span(HOME, 1, 0, len(records))])
+    assert len(await told(views.history())) == len(records)
 
 
 async def test_a_claim_tells_the_last_record_that_is_in_the_views(views: Views) -> None:

@@ -20,14 +20,16 @@ LONG = "\u6f22" * 200
 TOKENS = Usage(input_tokens=1_000, output_tokens=50, cached_tokens=20, reasoning_tokens=5)
 
 
-def answered(thread: str, *responses: str | None, start_ms: int = START_MS, tenant: str = "acme") -> History:
+def answered(
+    thread: str, *responses: str | None, start_ms: int = START_MS, tenant: str = "acme", tokens: Usage = TOKENS
+) -> History:
     """A turn with a step for each response."""
     history = History(ThreadKey(TenantId(tenant), ThreadId(thread)), now_ms=start_ms)
     history.in_turn()
     for response in responses:
         history.apply(histories.step_started(history.state))
         finished = histories.step_finished(history.state, "fine")
-        history.apply(finished.model_copy(update={"response_id": response, "usage": TOKENS}))
+        history.apply(finished.model_copy(update={"response_id": response, "usage": tokens}))
     history.apply(histories.turn_ended(history.state))
     return history
 
@@ -65,6 +67,22 @@ async def test_a_response_counts_once_however_many_threads_hold_it(fresh_databas
         await apply_all(rebuilt, settings, of_one_partition(others, copy, original, same_time), 1_000)
         assert await counted(connection, rebuilt.schema) == expected
         assert await connection.fetchval("select count(*) from views.usage") == 8
+    finally:
+        await connection.close()
+
+
+async def test_of_a_response_that_was_told_in_parts_the_most_counts(fresh_database: str) -> None:
+    """A snapshot of a session may end within a response, whose tokens it then knows in part."""
+    await migrate(fresh_database)
+    settings = settings_of(fresh_database)
+    part = answered("part", "r1", tokens=Usage(input_tokens=1_000, output_tokens=1))
+    nothing = answered("told-again-without-tokens", "r1", tokens=Usage())
+    whole = answered("whole", "r1", start_ms=START_MS + DAY_MS)
+    live = await ensure_live(fresh_database, settings, "cluster")
+    connection = await asyncpg.connect(fresh_database)
+    try:
+        await apply_all(live, settings, of_one_partition(nothing, part, whole), 1)
+        assert await counted(connection, live.schema) == {("whole", 5, "r1")}
     finally:
         await connection.close()
 

@@ -464,8 +464,8 @@ create table artifacts (
     primary key (tenant, thread, seq, part)
 );
 create index artifacts_by_content on artifacts (tenant, sha256, thread, seq, part);
--- The last change of a file, by its path.
-create index artifacts_of_files on artifacts (tenant, thread, name, seq) where kind in ('before', 'after');
+-- The last change of a file, by its path: the beginning of it, since a path may be longer than an entry of an index.
+create index artifacts_of_files on artifacts (tenant, thread, left(name, 200), seq) where kind in ('before', 'after');
 
 comment on table artifacts is 'A row for each time that a record names an artifact, whatever came of the record; the bytes themselves are stored once per content.';
 comment on column artifacts.tenant is 'Whose thread it is.';
@@ -541,6 +541,8 @@ create table events (
 );
 -- The configurations of a thread, of which a fork of an earlier seq takes those that were in force by then.
 create index events_configurations on events (tenant, thread, seq) where type in ('thread.created', 'thread.configured') and effect = 'applied';
+-- What an import looks for in the thread that it goes on with.
+create index events_of_imports on events (tenant, thread, seq) where type in ('thread.rewound', 'artifact.recorded') and effect = 'applied';
 -- For reading a partition by offset, after a crash of whoever tells others of its rows. Rows come nearly in that order.
 create index events_positions on events using brin ("offset") with (pages_per_range = 16, autosummarize = on);
 -- For client commands that a state no longer remembers; a query must repeat the condition to use it.
@@ -627,21 +629,24 @@ from tool_calls c;
 comment on view tool_calls_with_results is 'The table tool_calls, with the results of the calls.';
 comment on column tool_calls_with_results.result is 'What came of it, once settled: as the model is shown it.';
 
--- A thread that was imported from a copy repeats responses of another. Of the rows of one response, that of the earliest
--- counts, of several at the same time that of the thread whose id comes first: the same whatever came to be read first.
+-- A thread that was imported from a copy repeats responses of another, and an import of a longer snapshot those of an
+-- earlier one, which may have ended within a response. Of the rows of one response, that with the most tokens counts, of
+-- several that of the earliest, of several at the same time that of the thread whose id comes first: the same whatever
+-- came to be read first.
 create view usage_counted as
 select
     u.*,
     u.response_id is null or not exists (
         select
-        from usage earlier
-        where earlier.tenant = u.tenant and earlier.response_id = u.response_id
-            and (earlier.at, earlier.thread, earlier.seq) < (u.at, u.thread, u.seq)
+        from usage other
+        where other.tenant = u.tenant and other.response_id = u.response_id
+            and (-other.input_tokens - other.output_tokens, other.at, other.thread, other.seq)
+                < (-u.input_tokens - u.output_tokens, u.at, u.thread, u.seq)
     ) as counted
 from usage u;
 
 comment on view usage_counted is 'The table usage, with what counts.';
-comment on column usage_counted.counted is 'Whether the tokens count here. A response that several threads hold, because one is a copy, counts in one row alone: its earliest.';
+comment on column usage_counted.counted is 'Whether the tokens count here. A response that several threads hold, because one is a copy, counts in one row alone: that with the most tokens, of several the earliest.';
 
 create view approvals as
 select tenant, thread, call, turn, step, index, tool, args, call_hash, effect,
