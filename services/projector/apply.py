@@ -130,9 +130,9 @@ class Applier:
 
         Records of partitions that are not held, or that were submitted before, are left out.
         """
-        positions = {incoming.partition: self._positions.get(incoming.partition) for incoming in records}
-        held = {partition: position for partition, position in positions.items() if position is not None}
-        fresh = [incoming for incoming in records if _take(held.get(incoming.partition), incoming.offset)]
+        named = {incoming.partition for incoming in records}
+        held = {partition: self._positions[partition] for partition in named if partition in self._positions}
+        fresh = _fresh(records, held)
         if not fresh:
             return
         chunk = _Chunk(await self._decode(fresh), held)
@@ -177,8 +177,8 @@ class Applier:
     async def _decode(self, records: Sequence[Incoming]) -> list[_Decoded]:
         decoded: list[_Decoded] = []
         for number, incoming in enumerate(records, start=1):
-            record = decode(incoming.key, incoming.headers, incoming.value, incoming.offset, incoming.timestamp_ms)
-            decoded.append(_Decoded(incoming, record))
+            _, _, offset, timestamp_ms, key, value, headers = incoming
+            decoded.append(_Decoded(incoming, decode(key, headers, value, offset, timestamp_ms)))
             if number % RECORDS_PER_TURN_OF_THE_LOOP == 0:
                 await asyncio.sleep(0)
         return decoded
@@ -201,7 +201,7 @@ class Applier:
 
     async def _known(self, decoded: Sequence[_Decoded]) -> dict[ThreadKey, Kept]:
         """What is kept of the batch's threads: as the batch being written leaves them, from memory, or loaded."""
-        keys = dict.fromkeys(item.record.key for item in decoded if isinstance(item.record, Record))
+        keys = dict.fromkeys([record.key for _, record in decoded if isinstance(record, Record)])
         known: dict[ThreadKey, Kept] = {}
         missing: list[ThreadKey] = []
         for key in keys:
@@ -286,11 +286,15 @@ class Applier:
         metrics.delay_seconds.observe([max(0, now_ms - incoming.timestamp_ms) / 1000 for incoming, _ in decoded])
 
 
-def _take(position: _Position | None, offset: int) -> bool:
-    if position is None or offset < position.taken:
-        return False
-    position.taken = offset + 1
-    return True
+def _fresh(records: Sequence[Incoming], held: Mapping[int, _Position]) -> list[Incoming]:
+    """Those that were not taken before, which they are now."""
+    fresh = []
+    for incoming in records:
+        position = held.get(incoming.partition)
+        if position is not None and incoming.offset >= position.taken:
+            position.taken = incoming.offset + 1
+            fresh.append(incoming)
+    return fresh
 
 
 def _spans(chunk: _Chunk) -> list[Span]:

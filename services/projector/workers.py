@@ -1,4 +1,4 @@
-"""One generation that is filled by several processes, each with its own partitions.
+"""One generation that is filled by several processes, each with its own partitions: this one and workers beside it.
 
 A worker (`projector.worker`) is told what to do by lines of JSON on its standard input and says on its standard output
 how far it is. When its input ends, because it is no longer wanted or its parent died, it ends. It does not hear of
@@ -16,8 +16,9 @@ import structlog
 
 from schemas.topics import THREAD_EVENTS
 from services.chassis.log import Log, TopicPartition
-from services.projector.build import OnPositions, Positions, say_nothing
+from services.projector.build import Build, OnPositions, Positions, say_nothing
 from services.projector.errors import RebuildError
+from services.projector.postgres_store import PostgresStore
 from services.projector.settings import ProjectorSettings
 from services.projector.store import Generation
 
@@ -37,6 +38,7 @@ class Workers:
         self._settings = settings
         self._generation = generation
         self._dsn = dsn
+        self._own: Build | None = None
         self._workers: list[_Worker] = []
 
     async def open(self) -> None:
@@ -44,37 +46,63 @@ class Workers:
         numbers = range(await self._log.partition_count(TOPIC))
         count = min(settings.projector_rebuild_workers, len(numbers))
         rate = settings.projector_rebuild_records_per_second_max
-        for index in range(count):
+        each = max(1, rate // count) if rate else None
+        for index in range(1, count):
             order = {
                 "settings": settings.model_dump(mode="json") | {"postgres_dsn": self._dsn},
                 "generation": self._generation,
                 "name": f"rebuild-{index}",
                 "partitions": list(numbers[index::count]),
-                "records_per_second": max(1, rate // count) if rate else None,
+                "records_per_second": each,
             }
             self._workers.append(await _Worker.start(order))
-        await self._all([worker.answered() for worker in self._workers])
+        # One process less to start: with that a worker is busy for as long as with some thousand records.
+        self._own = Build(
+            self._log,
+            PostgresStore(self._dsn, settings, self._generation),
+            settings,
+            owner="rebuild-0",
+            partitions=numbers[::count],
+            records_per_second=each,
+        )
+        await self._all([self._own.open(), *[worker.answered() for worker in self._workers]])
 
     def positions(self) -> dict[TopicPartition, int]:
-        return {tp: at for worker in self._workers for tp, at in worker.positions.items()}
+        ours = self._build.positions()
+        return ours | {tp: at for worker in self._workers for tp, at in worker.positions.items()}
 
     def pause(self) -> None:
+        self._build.pause()
         self._tell({"do": "pause"})
 
     def go_on(self) -> None:
+        self._build.go_on()
         self._tell({"do": "go_on"})
 
     async def read_to(
         self, ends: Positions, on_progress: OnPositions = say_nothing, publish_from: Mapping[int, int] | None = None
     ) -> None:
+        def progress(_: Positions = ends) -> None:
+            on_progress(self.positions())
+
         for worker in self._workers:
-            worker.on_progress = lambda: on_progress(self.positions())
+            worker.on_progress = progress
             own = {tp.partition: end for tp, end in ends.items() if tp in worker.positions}
             worker.tell({"do": "read_to", "ends": own, "publish_from": publish_from})
-        await self._all([worker.answered() for worker in self._workers])
+        ours = self._build.positions()
+        reading = self._build.read_to({tp: end for tp, end in ends.items() if tp in ours}, progress, publish_from)
+        await self._all([reading, *[worker.answered() for worker in self._workers]])
 
     async def close(self) -> None:
-        await asyncio.gather(*[worker.end() for worker in self._workers])
+        closing = [worker.end() for worker in self._workers]
+        if self._own is not None:
+            closing.append(self._own.close())
+        await asyncio.gather(*closing)
+
+    @property
+    def _build(self) -> Build:
+        assert self._own is not None, "open comes first"
+        return self._own
 
     def _tell(self, command: Mapping[str, Any]) -> None:
         for worker in self._workers:

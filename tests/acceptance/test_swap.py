@@ -216,7 +216,7 @@ async def test_a_rebuild_that_was_stopped_and_killed_goes_on(running: System) ->
         threads = [(await client.create_thread(text="hello")).thread for _ in range(10)]
         await _until_shown(client, threads)
     before = _numbers(await _said(running, "generations", "list"))
-    slow = ("rebuild", "--rate", "40", "--workers", "2", "--keep")
+    slow = ("rebuild", "--rate", "40", "--workers", "3", "--keep")
 
     stopped = await _threadlog(running, *slow)
     await _read_some(stopped)

@@ -7,7 +7,7 @@ always the same one, because each record has a row of its own in `events` that h
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from schemas.codec import Record, Unreadable
 from schemas.errors import Fault
@@ -45,6 +45,9 @@ class Kept(NamedTuple):
     quarantined: str | None = None
     is_stored: bool = False
     """Whether the thread has a row among the states."""
+
+
+UNKNOWN: Final = Kept()
 
 
 class Refused(NamedTuple):
@@ -94,7 +97,7 @@ class Batch:
         if home != incoming.partition:
             self._bury(DeadLetter(incoming, f"the key belongs to partition {home}", "wrong_partition", key))
             return
-        kept = self.kept.get(key) or self.known.get(key) or Kept()
+        kept = self.kept.get(key) or self.known.get(key) or UNKNOWN
         if decoded.offset <= kept.state.offset:
             return
         applied, failed = _fold(kept.state, decoded)
