@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
-from schemas.events import InputWithdrawn, Lineage, ThreadRewound
+from schemas.events import CONTEXT_TOO_LONG, InputWithdrawn, Lineage, ThreadRewound
 from schemas.ids import ThreadKey
 from schemas.transcript import Item, Transcript, inherited, is_settled, transcript_changes
 from tests.support.histories import (
@@ -24,6 +24,7 @@ from tests.support.histories import (
     lost,
     proposed,
     resolved,
+    step_failed,
     step_finished,
     step_started,
     submitted,
@@ -159,6 +160,10 @@ def _turn_compacted_midway(history: History, name: str, pointing: int) -> None:
     call = _turn_with_a_call(history, name)
     history.apply(lost(history.call(call)))
     history.apply(resolved(history.call(call), "failed"), USER)
+    if pointing % 2:
+        history.apply(submitted(f"{name}, more", "steer"), USER)
+        history.apply(step_started(history.state))
+        history.apply(step_failed(history.state, retriable=False, kind=CONTEXT_TOO_LONG))
     _compact(history, pointing)
     history.apply(step_started(history.state))
     history.apply(step_finished(history.state, "It went wrong."))
