@@ -51,6 +51,8 @@ RESULT_BYTES_MAX: Final = 32 * 1024
 """Of a child's answer in its parent's thread; the child's own keeps the whole of it."""
 TASK_RESULT_BYTES_MAX: Final = 4 * 1024
 TITLE_CHARACTERS_MAX: Final = 200
+MODEL_CHARACTERS_MAX: Final = 200
+"""As of every thread's, for the indexes that name it."""
 
 SPAWN_THREAD: Final = ToolSpec(
     name=SPAWN_THREAD_TOOL,
@@ -70,7 +72,12 @@ SPAWN_THREAD: Final = ToolSpec(
                 "items": {"type": "string"},
                 "description": "Names of the tools that the child may use, of those that you have. Default: all.",
             },
-            "model": {"type": "string", "minLength": 1, "description": "Default: the model of this thread."},
+            "model": {
+                "type": "string",
+                "minLength": 1,
+                "maxLength": MODEL_CHARACTERS_MAX,
+                "description": "Default: the model of this thread.",
+            },
         },
         "required": ["task"],
         "additionalProperties": False,

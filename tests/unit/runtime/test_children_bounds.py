@@ -20,6 +20,8 @@ from schemas.events import (
 )
 from schemas.ids import derive_child_input
 from schemas.state import SKILLS_MAX
+from services.chassis.tool_arguments import ArgumentCheck
+from services.runtime import children
 from services.runtime.children import cut
 from services.runtime.plans import _told, task_text
 from tests.support.deciding import appended, with_calls
@@ -52,6 +54,12 @@ def test_arguments_that_a_person_edited_give_a_child_no_tool_that_its_parent_lac
     history.apply(approved(history.call("1.1.0"), USER, edited=edited), USER)
     appended(history, ToolCallDispatched, catalog=CATALOG)
     assert begun(history).config.tools == given
+
+
+def test_a_child_has_no_model_that_no_other_thread_may_have() -> None:
+    check = ArgumentCheck()
+    assert check.problem(children.SPAWN_THREAD, {"task": "count", "model": "m" * 200}, None) is None
+    assert check.problem(children.SPAWN_THREAD, {"task": "count", "model": "m" * 201}, None) is not None
 
 
 @pytest.mark.parametrize("bytes_max", [0, 20, 200, 4_096])
