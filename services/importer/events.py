@@ -253,8 +253,12 @@ class Ahead:
     def rewind(self, to_turn: int, origin: Origin, at_ms: int | None, in_place: int | None = None) -> None:
         """`in_place`: the first of the turns that are told again by those that follow."""
         event = ThreadRewound(to_turn=to_turn)
-        event_id = self._mark(event.kind)
-        self.add(event, origin, at_ms, event_id, f"{IN_PLACE}{in_place}" if in_place is not None else "")
+        if in_place is None:
+            self.add(event, origin, at_ms, self._mark(event.kind))
+            return
+        # A turn is put aside once, but many may be told in turn after the same one.
+        event_id = derive_service_event(self.key, event.kind, "in place", in_place)
+        self.add(event, origin, at_ms, event_id, f"{IN_PLACE}{in_place}")
 
     def _mark(self, kind: str) -> EventId:
         """The id of what has no name of its own: its number since the last turn, or in the open one."""

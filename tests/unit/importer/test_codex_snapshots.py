@@ -43,7 +43,10 @@ def test_a_snapshot_and_then_the_whole_session_come_to_the_whole_session(path: P
 @pytest.mark.parametrize("path", sorted(REDUCED.glob("*.jsonl")), ids=lambda path: path.name)
 def test_a_session_that_is_imported_record_by_record_comes_to_the_whole_session(path: Path) -> None:
     lines = list(FileSource(path))
-    assert told(imported(*[lines[:end] for end in range(1, len(lines) + 1)])) == told(imported(lines))
+    log = imported(*[lines[:end] for end in range(1, len(lines) + 1)])
+    assert told(log) == told(imported(lines))
+    ids = [record.id for record, _, _ in log.records]
+    assert len(ids) == len(set(ids)), "no event has another one's id"
 
 
 @pytest.mark.parametrize("path", sorted(REDUCED.glob("*.jsonl")), ids=lambda path: path.name)
