@@ -34,7 +34,7 @@ from schemas.transcript import context_hash
 from services.chassis.storable import storable_json, storable_text
 from services.importer.cutting import Cutter
 from services.importer.events import UNRECORDED, Ahead
-from services.importer.known import ORDINAL, child_mark
+from services.importer.known import NAME_CHARACTERS_MAX, ORDINAL, child_mark
 from services.importer.model import Blob, Call, CallEnd, Compaction, Input, Origin, Plan, Step, Turn
 
 POOL = "import"
@@ -202,10 +202,15 @@ class _Steps:
                 calls=tuple([_proposed(index, call, cutter) for index, call in enumerate(step.calls)]),
                 stop_reason=storable_text(step.stop_reason or UNRECORDED),
                 usage=step.usage or NO_USAGE,
-                response_id=storable_text(step.response_id) if step.response_id is not None else None,
+                response_id=_named(step.response_id) if step.response_id is not None else None,
             )
 
         self.ahead.add_fitting(make, step.origin, step.at_ms)
+
+
+def _named(response: str) -> str:
+    """No longer than an index takes."""
+    return storable_text(response)[:NAME_CHARACTERS_MAX]
 
 
 def _answer(item: AnswerItem, cutter: Cutter) -> AnswerItem:
