@@ -50,6 +50,8 @@ class Run:
     cut_off: set[str]
     """Owners of processes that were killed, stood still, or ended because the log refused them."""
     stood_still: set[str]
+    collects: bool
+    """Whether the artifact store was collected."""
 
     @property
     def threads(self) -> dict[ThreadKey, Judged]:

@@ -21,6 +21,8 @@ from services.runtime.model import (
 from tests.support.ledger import EFFECTS
 
 STEPS_MOST = 2
+ALIKE = 6
+"""Outputs that calls have in common."""
 TASKS = ("a", "b", "c", "d")
 TOKENS_PER_ITEM = 5
 ASKED = "about to be replaced by a summary"
@@ -104,6 +106,7 @@ class SeededModel:
         args = {"seconds": seconds, "fails": rng.random() < 0.1, "n": rng.choice([1, 2, rng.random()])}
         if self._outputs and rng.random() < self._outputs:
             args["outputs"] = rng.choice([1, 1, 3])
+            args["alike"] = rng.choice([None, rng.randint(1, ALIKE)])
         return ModelCall(rng.choice(EFFECTS_DRAWN), args)
 
     def _task(self) -> dict[str, JsonValue]:

@@ -5,10 +5,12 @@ the whole database. Each command is a process of its own, that may die at any mo
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import asyncpg
 
+from services.chassis.artifacts import ArtifactError
+from services.chassis.errors import SetupError
 from services.chassis.log import LogError
 from services.projector.errors import ProjectorError
 from services.projector.kept_generations import remove_generation, use_generation
@@ -24,10 +26,14 @@ from tests.support.virtual_time import HOST
 if TYPE_CHECKING:
     from tests.simulation.world import SimulationWorld
 
-REFUSED = (ProjectorError, LogError, OSError, asyncpg.PostgresError)
+REFUSED = (ProjectorError, LogError, SetupError, ArtifactError, OSError, asyncpg.PostgresError)
 """What a command may end with, and say so."""
 READ_SECONDS = 0.13
 Command = Callable[["CommandProcess"], Awaitable[object]]
+
+
+class Connection(Protocol):
+    def terminate(self) -> None: ...
 
 
 class CommandProcess(Process):
@@ -38,14 +44,14 @@ class CommandProcess(Process):
     def __init__(self, world: "SimulationWorld", name: str, command: Command) -> None:
         super().__init__(world, name)
         self._command = command
-        self._connections: list[MemoryConnection] = []
+        self._connections: list[Connection] = []
         self.gone.add_done_callback(lambda _: self._end_connections())
 
     def start(self) -> None:
         self.is_up = True
         self.spawn(self._run(), "command")
 
-    def connected(self, connection: MemoryConnection) -> None:
+    def connected(self, connection: "Connection") -> None:
         self._connections.append(connection)
 
     def told(self, progress: Progress) -> None:

@@ -69,6 +69,8 @@ class Plan:
     """How many of the calls leave something for the artifact store."""
     context_tokens: int
     """Beyond so many a context is compacted; 0 is never."""
+    collects: int
+    """How often the artifact store is collected while things go wrong."""
 
     @classmethod
     def drawn(cls, rng: random.Random, choices: dict[str, Any]) -> "Plan":
@@ -115,6 +117,7 @@ class Plan:
             forks=rng.choice([0, 0, 0.2, 0.5]),
             context_tokens=rng.choice([0, 0, 0, 60]),
             outputs=rng.choice([0, 0, 0.3]),
+            collects=rng.choice([0, 0, 0, 5]),
         )
         return cls(**{**asdict(plan), **choices})
 

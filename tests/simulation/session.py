@@ -24,6 +24,7 @@ from tests.simulation import families as families  # noqa: PLC0414  # as the nex
 from tests.simulation import lineages as lineages  # noqa: PLC0414
 from tests.simulation import meaning as meaning  # noqa: PLC0414  # its invariants are among those that are checked
 from tests.simulation.clients import Clients, Watcher
+from tests.simulation.collecting import Collecting
 from tests.simulation.invariants import Broken, Run, ViolationError, check_all
 from tests.simulation.memo import decoding_once
 from tests.simulation.model import SeededModel
@@ -69,6 +70,7 @@ class Session:
             for number in range(plan.threads)
         ]
         self._operators = Operators(world, plan, DSN, random.Random(f"{seed} operators"))
+        self._collecting = Collecting(world, plan, random.Random(f"{seed} collecting"))
         self._reader = ViewsReader(world.store)
         self._watchers: list[Watcher] = []
         DATABASES[DSN] = world.store
@@ -87,7 +89,9 @@ class Session:
         answering = [world.background(owner.answer()) for owner in self._owners]
         watching = world.background(self._watch())
         reading = world.background(self._reader.run())
-        going_wrong = [world.background(self._trouble.run()), world.background(self._operators.run())]
+        going_wrong = [
+            world.background(going) for going in (self._trouble.run(), self._operators.run(), self._collecting.run())
+        ]
         await asyncio.sleep(plan.seconds)
         for task in going_wrong:
             task.cancel()
@@ -100,6 +104,7 @@ class Session:
         await self._until_rest(finishing)
         for task in [*answering, watching]:
             task.cancel()
+        await self._collecting.last()
         self._check()
         if plan.refused:
             await self._heal()
@@ -209,7 +214,8 @@ class Session:
         trouble = self._trouble
         ended = {process.owner for process in self.world.processes if not process.is_alive}
         cut_off = trouble.cut_off | (ended - trouble.stopped)
-        return Run(self.world, self._model, self._clients, self._watchers, cut_off, trouble.stood_still)
+        collects = self.plan.collects > 0
+        return Run(self.world, self._model, self._clients, self._watchers, cut_off, trouble.stood_still, collects)
 
     def _check_problems(self) -> None:
         if self.world.problems:

@@ -252,8 +252,9 @@ class Trouble:
         await self._here(self._plan.model_trouble)
 
     async def _at_put(self) -> None:
-        """An output is kept, and no event names it yet."""
-        await self._here(self._plan.tool_trouble)
+        """An output is kept, and no event names it yet. What a client puts is put by no process."""
+        if HOST.get() is not None:
+            await self._here(self._plan.tool_trouble)
 
     async def _here(self, probability: float) -> None:
         """To the process in which this is awaited."""

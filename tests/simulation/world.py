@@ -107,11 +107,14 @@ class SimulationWorld(World):
         self.broker.add_topic(THREAD_EFFECTS.name, plan.partitions)
         self.story = story
         self.broker.on_agreed = self._agreed
-        self.artifacts = SeededArtifacts(self.clock, random.Random(f"{seed} artifacts"))
+        self.artifacts = SeededArtifacts(
+            self.clock, random.Random(f"{seed} artifacts"), random.Random(f"{seed} collector")
+        )
         self.at_record: Callable[[Record], None] = lambda _record: None
         self.onlookers: list[Onlooker] = []
         self.stored: dict[tuple[ThreadKey, int], int] = {}
         """Thread and seq of each record: when it was stored, counted over all threads."""
+        self.stored_ms: dict[tuple[ThreadKey, int], int] = {}
         self._family = plan.spawns > 0 or plan.plans > 0
         self._rng = random.Random(f"{seed} database")
         self._hook_rng = random.Random(f"{seed} downstream")
@@ -156,6 +159,7 @@ class SimulationWorld(World):
 
     def on_judged(self, record: Record, verdict: Verdict, state: ThreadState) -> None:
         self.stored[record.key, state.seq] = len(self.stored)
+        self.stored_ms[record.key, state.seq] = self.clock.now_ms()
         if isinstance(record.data, ThreadCreated) and record.data.lineage is not None and verdict.effect == "applied":
             self.story.relate(record.key, ThreadKey(record.key.tenant, ThreadId(record.data.lineage.parent)))
         self.story.tell_record(record, verdict, state.seq)
@@ -180,16 +184,36 @@ class SimulationWorld(World):
 class SeededArtifacts(MemoryArtifacts):
     """Takes its time, now and then more than anybody waits."""
 
-    def __init__(self, clock: VirtualClock, rng: random.Random) -> None:
+    def __init__(self, clock: VirtualClock, rng: random.Random, collector: random.Random) -> None:
         super().__init__(clock)
         self._rng = rng
+        self._collector = collector
         self.at_put: Callable[[], Awaitable[None]] = _nothing
+        self.put_ms: dict[tuple[str, str], list[int]] = {}
+        """When each object was put, or found to be there."""
+        self.deleted_ms: dict[tuple[str, str], list[int]] = {}
 
     async def put(self, tenant: str, sha256: str, chunks: bytes | AsyncIterator[bytes], media_type: str) -> Stored:
         await asyncio.sleep(self._rng.choice([0, 0, 0.1, 1, 4]))
         stored = await super().put(tenant, sha256, chunks, media_type)
+        self.put_ms.setdefault((tenant, sha256), []).append(self.clock.now_ms())
         await self.at_put()
         return stored
+
+    async def set_aside(self, tenant: str, sha256: str) -> None:
+        await self._take_time()
+        await super().set_aside(tenant, sha256)
+        await self._take_time()
+
+    async def delete_aside(self, tenant: str, sha256: str) -> None:
+        await self._take_time()
+        if (tenant, sha256) in self.aside:
+            self.deleted_ms.setdefault((tenant, sha256), []).append(self.clock.now_ms())
+        await super().delete_aside(tenant, sha256)
+        await self._take_time()
+
+    async def _take_time(self) -> None:
+        await asyncio.sleep(self._collector.choice([0, 0, 0.1, 1]))
 
 
 async def _nothing() -> None:

@@ -69,7 +69,7 @@ class Ledger:
 
 class LedgerTools:
     """Implements ToolRunner. A call's `seconds` are half before its effect and half after it; `fails` has none. Its
-    result leaves so many `outputs` for the artifact store.
+    result leaves so many `outputs` for the artifact store, the same ones as every other call that is as `alike`.
     """
 
     def __init__(self, ledger: Ledger, executor: str) -> None:
@@ -116,9 +116,10 @@ class LedgerTools:
         return True
 
 
+def output_of(said: object, number: int) -> Attachment:
+    return Attachment(f"{said} {number}".encode(), TEXT, f"output{number}.txt")
+
+
 def _outputs(run: ToolRun) -> Attachments:
-    said = f"{run.thread} {run.call} {run.attempt}"
-    return tuple(
-        Attachment(f"{said} {number}".encode(), TEXT, f"output{number}.txt")
-        for number in range(int(run.args.get("outputs", 0)))
-    )
+    said = run.args.get("alike") or f"{run.thread} {run.call} {run.attempt}"
+    return tuple(output_of(said, number) for number in range(int(run.args.get("outputs", 0))))
