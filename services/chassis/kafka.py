@@ -15,9 +15,11 @@ import structlog
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka import TopicPartition as KafkaTopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.client import AIOKafkaClient
 from aiokafka.coordinator.assignors.range import RangePartitionAssignor
-from aiokafka.errors import KafkaError
+from aiokafka.errors import KafkaError, UnknownError, UnsupportedVersionError, for_code
 from aiokafka.partitioner import murmur2
+from aiokafka.protocol.transaction import InitProducerIdRequest
 
 from schemas.topics import TOPIC_RECORD_BYTES_MAX
 from services.chassis.kafka_producer import KafkaSender, LateSender, log_error
@@ -86,13 +88,15 @@ class KafkaLog:
     @classmethod
     async def open_to_read(cls, settings: Settings, service: str) -> Self:
         """As `open`, for who may never append: a producer, and the rights to write, are needed from the first append
-        on.
+        on. Raises LogError, too, where the broker is none that the settings say: its ends would be taken for exact.
         """
         log = cls(settings, service, None, LogCounts())
         try:
             log._lookup = await _when_there(
                 log._started_lookup, settings, f"connect to {settings.kafka_bootstrap_servers}"
             )
+            if settings.kafka_idempotence:
+                await _require_producer_ids(settings, log._client_id)
         except BaseException:
             await log.close()
             raise
@@ -252,6 +256,7 @@ class KafkaLog:
         consumer = self._consumer()
         try:
             await consumer.start()
+            await asyncio.sleep(0)  # its tasks begin: one that was stopped before would raise what it is stopped by
         except BaseException:  # also where who asks gives up: half a consumer has tasks, too
             await consumer.stop()
             raise
@@ -303,6 +308,26 @@ async def _started_producer(settings: Settings, client_id: str) -> AIOKafkaProdu
         await producer.stop()
         raise
     return producer
+
+
+async def _require_producer_ids(settings: Settings, client_id: str) -> None:
+    """A broker may list the request and not know it. One that refuses it for lack of rights knows it."""
+    doing = f"connect to {settings.kafka_bootstrap_servers}{_hint(settings)}"
+    client = AIOKafkaClient(
+        bootstrap_servers=settings.kafka_bootstrap_servers,
+        client_id=client_id,
+        request_timeout_ms=settings.kafka_request_timeout_ms,
+    )
+    try:
+        await client.bootstrap()
+        answer = await client.send(client.get_random_node(), InitProducerIdRequest(None, 0))
+    except KafkaError as error:
+        raise log_error(error, doing) from error
+    finally:
+        await client.close()
+    refusal = for_code(answer.error_code)
+    if refusal in {UnknownError, UnsupportedVersionError}:
+        raise LogError(f"{doing}: {refusal.__name__}")
 
 
 async def _when_there(start: Callable[[], Awaitable[T]], settings: Settings, doing: str) -> T:

@@ -20,6 +20,7 @@ from services.chassis.probes import Probes
 from services.chassis.settings import Settings
 from services.chassis.sql_files import SqlFiles
 from services.chassis.topic_admin import TopicSpec
+from services.cli.embedded import embedded_broker
 
 CHASSIS_SQL = SqlFiles(Path(__file__).parents[2] / "services" / "chassis" / "sql")
 
@@ -103,6 +104,14 @@ async def test_a_log_that_cannot_be_opened_to_read_says_whom_it_asked() -> None:
     settings = Settings(kafka_bootstrap_servers="127.0.0.1:1", kafka_start_timeout_seconds=0.1)
     with pytest.raises(LogUnavailableError, match=r"connect to 127\.0\.0\.1:1"):
         await KafkaLog.open_to_read(settings, "test")
+
+
+async def test_a_broker_without_producer_ids_is_not_read_as_one_that_has_them(tmp_path: Path) -> None:
+    with embedded_broker(tmp_path) as broker:
+        settings = Settings(kafka_bootstrap_servers=broker.address)
+        with pytest.raises(LogError, match="THREADLOG_KAFKA_IDEMPOTENCE=false"):
+            await KafkaLog.open_to_read(settings, "test")
+        await (await KafkaLog.open_to_read(settings.model_copy(update={"kafka_idempotence": False}), "test")).close()
 
 
 async def test_jsonb_passes_as_bytes(fresh_database: str) -> None:
