@@ -45,7 +45,9 @@ A column's type is Postgres' own; `jsonb` holds what the events hold (see [the e
 QUERIES = """## Queries
 
 Each of these is answered by an index, in a time that does not grow with the length of a thread or the number of
-threads; a test asks the planner. A query that leaves out the tenant, or orders by something else, may not be.
+threads; a test asks the planner. A query that leaves out the tenant, or orders by something else, may not be. No index
+finds threads by status, labels or title: a condition on those looks through the threads of the tenant, in the order
+that the query has, until it has found enough.
 
 """
 
