@@ -35,6 +35,7 @@ READERS: Final = (
     ("services/cli/sql/", Reading(OPERATOR)),
     ("services/ingest/", AS_READER),
     ("services/projector/queries/", AS_READER),
+    ("services/importer/", AS_READER),
     ("services/runtime/", Reading(RUNTIME)),
     ("services/chassis/sql/context_at", Reading(RUNTIME)),
     ("services/chassis/", Reading(EXECUTOR)),
@@ -55,10 +56,11 @@ NOT_OF_VIEWS: Final = {
     *("list_generations", "live_generation", "policies", "set_generation_status", "unfinished_generations"),
 }
 READS_ALL: Final = re.compile(
-    r"/importer/sql/|/verify_|/(all_artifacts|gaps_of_tenant)|/(begin_relay|move_relay|select_relay|move_window|delete_window|select_window|upsert_window)"
+    r"/importer/sql/import_(turns|call)|/verify_|/(all_artifacts|gaps_of_tenant)|/(begin_relay|move_relay|select_relay|move_window|delete_window|select_window|upsert_window)"
 )
-"""What reads a whole generation, or the thread that an import goes on with, because that is its purpose, and what is
-outside the generations.
+"""What reads a whole generation, because that is its purpose, and what is outside the generations. Of imports: the turns
+of a thread, once for each file that goes on with it, which are compared with those of the whole file; and the call that
+a file is the work of, once for each such file, by a name that no index of the views is kept for.
 """
 
 VALUES: Final[Mapping[str, str]] = {
@@ -98,6 +100,9 @@ VALUES: Final[Mapping[str, str]] = {
     "ingest/thread": f"({OF_THREAD})",
     "ingest/threads_looked_at": f"('{TENANT}', '2026-01-20', 'thread-5', 1000)",
     "ingest/thread_row": f"({OF_THREAD}, 'thread-events', 3)",
+    "importer/import_ended": f"({OF_THREAD}, {MIDDLE})",
+    "importer/import_recent": f"({OF_THREAD}, {EVENTS - 500})",
+    "importer/import_rewinds": f"({OF_THREAD})",
     "runtime/select_child_ends": f"('{TENANT}', '{{{THREAD}}}', '{{i33}}')",
     "runtime/select_transcript": f"({OF_THREAD})",
     "chassis/context_at": f"({OF_THREAD}, {MIDDLE}, 10000, 4194304)",

@@ -133,7 +133,8 @@ _STATEMENTS = (
     insert into events (tenant, thread, seq, "partition", "offset", id, type, time, actor, source, data_hash, chain, effect,
         data)
     select '{TENANT}', '{THREAD}', n, 3, n, md5('{THREAD}' || n)::uuid,
-        case n % 16 when 1 then 'input.submitted' when 0 then 'turn.ended' else 'step.started' end,
+        case when n % 16 = 1 then 'input.submitted' when n % 16 = 0 then 'turn.ended' when n % 4000 = 8 then 'thread.rewound'
+            when n % 4000 = 9 then 'artifact.recorded' else 'step.started' end,
         '2026-01-01'::timestamptz + n * interval '1 second',
         case when n % 16 = 1 then 'user:ann' else 'service:runtime' end, 'runtime/0', 'h', 'c', 'applied', '{{"mode": "queue"}}'
     from generate_series(1, {EVENTS}) n
