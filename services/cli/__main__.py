@@ -1,7 +1,11 @@
 """The `threadlog` command."""
 
-import typer
+import sys
 
+import typer
+from pydantic import ValidationError
+
+from services.chassis.lifecycle import SETUP_STATUS
 from services.cli import (
     artifacts,
     chat,
@@ -40,7 +44,14 @@ app.add_typer(skills.app, name="skills")
 
 
 def main() -> None:
-    app()
+    try:
+        app()
+    except ValidationError as error:
+        if not error.title.endswith("Settings"):
+            raise
+        wrong = [f"THREADLOG_{'.'.join(map(str, each['loc'])).upper()}: {each['msg']}" for each in error.errors()]
+        sys.stderr.write(f"threadlog: {'; '.join(wrong)} (.env.example says what each setting takes)\n")
+        sys.exit(SETUP_STATUS)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from services.cli import chat
-from services.cli.__main__ import app
+from services.cli.__main__ import app, main
 from services.cli.chat import Chat
 from services.cli.dev import KAFKA_VARIABLE, settings_of
 from services.client.client import ThreadlogClient
@@ -38,6 +38,19 @@ def test_every_command_says_what_it_does(command: list[str]) -> None:
     result = CliRunner().invoke(app, [*command, "--help"])
     assert result.exit_code == 0
     assert "Usage:" in result.output
+
+
+@pytest.mark.parametrize("command", [["rebuild"], ["migrate"], ["services", "run", "projector"]], ids=" ".join)
+def test_a_wrong_setting_is_named_in_one_line(
+    command: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("THREADLOG_POSTGRES_POOL_MAX", "s3cret")
+    monkeypatch.setattr("sys.argv", ["threadlog", *command])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    said = capsys.readouterr().err
+    assert ended.value.code == 2 and said.count("\n") == 1 and "s3cret" not in said
+    assert said.startswith("threadlog: THREADLOG_POSTGRES_POOL_MAX: Input should be a valid integer")
 
 
 def test_a_service_that_is_none_is_refused() -> None:
