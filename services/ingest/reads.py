@@ -122,7 +122,7 @@ class Reads:
             limit + 1,
         )
         if is_filtered and len(rows) <= limit:
-            ends = await self._database.fetch(tenant, self._sql["threads_looked_at"], tenant, *after, looked_at)
+            ends = await self._database.fetch(tenant, self._sql["threads_looked_at"], tenant, *after, looked_at - 1)
             if ends:
                 return Page(rows, encode_cursor(_of_thread(ends[0])))
         return page_of(rows, limit, _of_thread)

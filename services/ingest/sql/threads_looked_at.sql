@@ -1,7 +1,7 @@
--- The last of the next so many threads, where there are so many.
+-- Of the next threads that which comes after so many, where there are more.
 select thread, created_at
 from views.threads
 where tenant = $1 and (created_at, thread) < ($2::timestamptz, $3::text)
 order by created_at desc, thread desc
-offset $4::int - 1
+offset $4
 limit 1
