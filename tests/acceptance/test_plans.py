@@ -184,11 +184,13 @@ async def test_a_thread_closes_with_its_plan(running: System) -> None:
     async with running.client() as client:
         created = await client.create_thread()
         await client.propose_plan(created.thread, [{"id": "slow", "title": "wait"}])
-        await follow(client, created.thread, "task.updated")
+        begun = (await follow(client, created.thread, "task.updated"))[-1].body["data"]["child"]
+        await follow(client, begun, "turn.started")
         await client.close_thread(created.thread)
         version = await newest(client, created.thread, await follow(client, created.thread, "thread.closed"))
         assert statuses(version) == {"slow": "cancelled"}
-        assert (await client.thread(version["tasks"][0]["child"]))["last_outcome"] == "aborted"
+        assert version["tasks"][0]["child"] == begun
+        assert (await follow(client, begun, "turn.ended"))[-1].body["data"]["outcome"] == "aborted"
 
 
 async def test_a_runtime_that_is_killed_loses_no_task(running: System) -> None:
