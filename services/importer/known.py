@@ -38,6 +38,8 @@ class KnownTurn(NamedTuple):
     end: Place
     """Its last record; the newest of the thread where the turn is open."""
     first_ordinal: int | None = None
+    tokens: tuple[int, int] = (0, 0)
+    """Input and output, as far as it was told."""
 
 
 class TurnRow(NamedTuple):
@@ -49,6 +51,7 @@ class TurnRow(NamedTuple):
     end: Place
     source: str
     """Of its `turn.started`."""
+    tokens: tuple[int, int] = (0, 0)
 
 
 class RewindRow(NamedTuple):
@@ -129,7 +132,7 @@ def known_turns(turns: Iterable[TurnRow], rewinds: Iterable[RewindRow]) -> tuple
     for row in turns:
         while waiting and waiting[0].seq < row.started_seq:
             _put_aside(kept, waiting.pop(0))
-        kept.append(KnownTurn(row.turn, row.inputs, row.end, _number(row.source, ORDINAL)))
+        kept.append(KnownTurn(row.turn, row.inputs, row.end, _number(row.source, ORDINAL), row.tokens))
     for rewind in waiting:
         _put_aside(kept, rewind)
     return tuple(kept)

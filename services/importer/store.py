@@ -112,6 +112,7 @@ class PostgresImportStore:
                 row["started_seq"],
                 Place(row["ended_seq"], row["chain"]) if row["ended_seq"] else newest,
                 row["source"],
+                (row["input_tokens"], row["output_tokens"]),
             )
             for row in await rows.fetch(self._sql["import_turns"], *key)
         ]

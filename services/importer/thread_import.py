@@ -300,15 +300,20 @@ class ThreadImport:
             return
         if own.state.turn is not None and not foreign:
             tell_turn(ahead, self._as_counted(self._last), ())
-        elif self._is_told_otherwise(self._last, foreign=foreign and own.state.turn is not None):
+        elif self._is_cut_off() if foreign else self._is_told_otherwise(self._last):
             last = self._last
             self._put_aside(self._stack.pop(), last, last.origin)
             self._add(without_counted(last, self._counted(foreign=foreign)), input_ids(self.header.tool, last))
 
-    def _is_told_otherwise(self, last: Turn, *, foreign: bool) -> bool:
+    def _is_cut_off(self) -> bool:
+        """Whether the last turn may have been told in part by an import that died. It also ends a turn that its file
+        had no end of, and died before it could say so.
+        """
+        state = self.target.own.state
+        return state.turn is not None or state.last_outcome == "interrupted"
+
+    def _is_told_otherwise(self, last: Turn) -> bool:
         seen = self.target.own.last_turn
-        if foreign:
-            return True
         if seen is None or self.target.own.state.status != "active":
             return False
         now = told(self.header.tool, last)
@@ -317,8 +322,8 @@ class ThreadImport:
     def _counted(self, *, foreign: bool) -> tuple[int, int]:
         """Tokens of the turn that is told again, as far as it was told before."""
         own = self.target.own
-        if foreign and own.state.turn is not None:
-            return own.state.turn.input_tokens, own.state.turn.output_tokens
+        if foreign:
+            return own.turns[-1].tokens
         return own.last_turn.tokens if own.last_turn is not None else (0, 0)
 
     def _put_aside(self, first: int, newer: Turn | None, origin: Origin) -> None:

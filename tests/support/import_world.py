@@ -69,6 +69,9 @@ class ThreadLog:
                 case _:
                     pass
             recent.append(RecentRow(after.seq, record.id, record.kind))
+            if after.turn is not None:
+                tokens = after.turn.input_tokens, after.turn.output_tokens
+                turns[after.last_turn] = turns[after.last_turn]._replace(tokens=tokens)
             if after.turn is None and after.last_turn in turns and turns[after.last_turn].end.seq == 0:
                 turns[after.last_turn] = turns[after.last_turn]._replace(end=Place(after.seq, after.chain))
         rows = list(turns.values())
