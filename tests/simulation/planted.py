@@ -150,6 +150,7 @@ RULES = (
 """,
         "",
         choices=STALE_RUNTIMES,
+        first=1080,
     ),
     Planted(
         "answer-to-another-start",
