@@ -233,18 +233,29 @@ def tasks_run_once_and_in_their_order(run: Run) -> Iterator[Broken]:
                 yield Broken(f"at #{after.seq} so many tasks run at once: {running}", key)
 
 
+def plans_under_way(run: Run) -> Iterator[tuple[ThreadKey, str]]:
+    """But for those with a child whose end cannot be looked up."""
+    for key, thread in run.threads.items():
+        plan = thread.state.plan
+        is_under_way = thread.state.status != "closed" and (plan.waiting is not None or is_busy(plan))
+        if is_under_way and not _has_lost_child(key, thread.state, run):
+            yield key, f"version {plan.waiting} waits, {_statuses(thread.state)}"
+
+
+def _has_lost_child(key: ThreadKey, state: ThreadState, run: Run) -> bool:
+    running = [standing.child for standing in state.plan.tasks.values() if standing.status == "running"]
+    known = [child for name in running if (child := ThreadKey(key.tenant, ThreadId(str(name)))) in run.threads]
+    return any(run.is_set_aside(child) for child in known)
+
+
 @invariant
 def plans_come_to_their_end(run: Run) -> Iterator[Broken]:
     """And their calls only then."""
+    for key, left in plans_under_way(run):
+        yield Broken(f"its plan is not over: {left}", key)
     for key, thread in run.threads.items():
-        plan = thread.state.plan
-        running = [standing.child for standing in plan.tasks.values() if standing.status == "running"]
-        known = [child for name in running if (child := ThreadKey(key.tenant, ThreadId(str(name)))) in run.threads]
-        if any(run.is_set_aside(child) for child in known):
-            continue  # its end cannot be looked up
-        if thread.state.status != "closed" and (plan.waiting is not None or is_busy(plan)):
-            left = {name: standing.status for name, standing in plan.tasks.items()}
-            yield Broken(f"its plan is not over: version {plan.waiting} waits, {left}", key)
+        if _has_lost_child(key, thread.state, run):
+            continue
         for before, record, after, _ in _applied(key, thread, run):
             data = record.data
             if not isinstance(data, ToolCallFinished) or before.calls[data.call].tool != "update_plan":

@@ -171,6 +171,8 @@ class Session:
         for key, thread in judged.items():
             if not _is_at_rest(thread.state):
                 yield f"{key} does not rest: {_brief(thread.state)}"
+        for key, left in families.plans_under_way(self._run()):
+            yield f"{key}: its plan is not over: {left}"
         for watcher in self._watchers:
             if watcher.seq != judged[watcher.key].state.seq:
                 yield f"{watcher.name} has seen {watcher.seq} of {judged[watcher.key].state.seq}"
