@@ -21,6 +21,7 @@ from schemas.events import (
     Artifact,
     ArtifactItem,
     ArtifactRecorded,
+    Confirmed,
     ContentItem,
     Context,
     ContextCompacted,
@@ -122,10 +123,13 @@ class Ahead:
     scope: int = 0
     """The last turn of the session that the thread has; pieces without a name of their own are counted from it."""
     marks: int = 0
+    confirmed: Confirmed = field(init=False)
+    """What was read of the thread. Others may append to it meanwhile, so nothing that is folded ahead is."""
     _session: str = field(init=False)
     """What the source of every event begins with."""
 
     def __post_init__(self) -> None:
+        self.confirmed = Confirmed(seq=self.state.seq, chain=self.state.chain)
         self._session = f"importer/{self.normaliser}/{plain(self.header.source_id)}"
 
     # Emitting

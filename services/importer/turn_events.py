@@ -8,7 +8,6 @@ from schemas.canonical import call_hash
 from schemas.events import (
     AnswerItem,
     CallOutcome,
-    Confirmed,
     Context,
     Event,
     FileChange,
@@ -99,7 +98,7 @@ def _end(ahead: Ahead, turn: Turn, number: int) -> None:
         outcome=outcome,
         reason=storable_text(turn.reason)[:1000] if turn.reason else None,
         unknown_calls=tuple([call.call for call in unknown_calls(ahead.state, number)]),
-        confirmed=Confirmed(seq=ahead.state.seq, chain=ahead.state.chain),
+        confirmed=ahead.confirmed,
     )
     origin = Origin(turn.origin.line, "the end") if inferred else turn.origin
     ahead.add(event, origin, turn.ended_ms)

@@ -386,5 +386,5 @@ async def test_sessions_are_gone_on_with_and_everything_verifies(running: System
             created = [thread for thread in threads_of(lines) if thread["created"]]
             for thread in created[:3]:
                 assert "gone on" in await go_on(client, str(thread["thread"]))
-    code, _ = await threadlog(running, "verify", "--all")
-    assert code == 0
+    code, found = await threadlog(running, "verify", "--all")
+    assert code == 0, found

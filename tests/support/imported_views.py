@@ -120,7 +120,7 @@ async def records(connection: asyncpg.Connection, tenant: str) -> list[tuple[Any
         ("events", "seq, id, data_hash, chain, effect"),
     ):
         rows = await connection.fetch(
-            f"select thread, {shown} from views.{view} where tenant = $1 order by 1, 2, 3", tenant
+            f"select thread, {shown} from views.{view} where tenant = $1 order by thread, {shown}", tenant
         )
         found += [(view, *row) for row in rows]
     return found

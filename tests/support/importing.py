@@ -18,6 +18,8 @@ async def threadlog(running: System, *arguments: str) -> tuple[int, list[JsonObj
     )
     out, _ = await process.communicate()
     assert process.returncode is not None
+    if process.returncode:
+        sys.stdout.write(out.decode(errors="replace"))
     return process.returncode, [json.loads(line) for line in out.splitlines() if line.startswith(b"{")]
 
 

@@ -2,7 +2,8 @@
 
 import pytest
 
-from schemas.events import AnswerText, StepFinished, TextItem, Usage
+from schemas.events import AnswerText, Confirmed, StepFinished, TextItem, TurnEnded, Usage
+from schemas.state import CHAIN_START
 from services.importer.model import Header, Input, Origin, Piece, Step, Turn
 from tests.support.import_world import ImportWorld, ThreadLog, ended_turns, shown
 
@@ -43,3 +44,13 @@ def test_a_turn_that_was_told_in_part_is_told_again_and_counts_once(stop_after: 
     log = world.run(WHOLE, "whole")
     assert (shown(log), ended_turns(log)) == (shown(whole), ended_turns(whole))
     assert tokens(log) == tokens(whole) == 12
+
+
+def test_ends_confirm_what_was_read_alone() -> None:
+    """Others may append between two events of an import, so that no position that it counted ahead need hold."""
+    world = ImportWorld()
+    first = world.run(PART, "part")
+    read = Confirmed(seq=first.state.seq, chain=first.state.chain)
+    log = world.run(WHOLE, "whole")
+    ends = [record.data.confirmed for record, _, _ in log.records if isinstance(record.data, TurnEnded)]
+    assert ends == [Confirmed(seq=0, chain=CHAIN_START), read, read]
