@@ -163,7 +163,7 @@ def unstorable(value: JsonValue, depth: int = DEPTH_MAX) -> str | None:
         case str():
             if "\x00" in value:
                 return "text holds U+0000"
-            return None if _is_unicode(value) else "text holds a lone surrogate"
+            return None if is_unicode(value) else "text holds a lone surrogate"
         case bool() | None:
             return None
         case int() | float():
@@ -174,7 +174,7 @@ def unstorable(value: JsonValue, depth: int = DEPTH_MAX) -> str | None:
     return next((reason for part in parts if (reason := unstorable(part, depth - 1))), None)
 
 
-def _is_unicode(text: str) -> bool:
+def is_unicode(text: str) -> bool:
     try:
         text.encode()
     except UnicodeEncodeError:

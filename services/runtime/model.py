@@ -128,16 +128,16 @@ def text_of_content(content: JsonValue) -> str:
 
 def text_of_summary(item: TranscriptItem) -> str:
     """With what goes on beside it."""
-    state = _as_object(item.get("state"))
-    tasks, unknown, skills = _as_object(state.get("plan")).get("tasks"), state.get("unknown_calls"), state.get("skills")
+    state = as_object(item.get("state"))
+    tasks, unknown, skills = as_object(state.get("plan")).get("tasks"), state.get("unknown_calls"), state.get("skills")
     parts = [f"{SUMMARY_PREFIX}{item.get('text')}"]
     if isinstance(tasks, list) and tasks:
-        told = [f"- {task.get('id')}: {task.get('title')} ({task.get('status')})" for task in map(_as_object, tasks)]
+        told = [f"- {task.get('id')}: {task.get('title')} ({task.get('status')})" for task in map(as_object, tasks)]
         parts.append(PLAN_PREFIX + "\n".join(told))
     if isinstance(unknown, list) and unknown:
-        parts.append(UNKNOWN_PREFIX + ", ".join([f"{_as_object(each).get('tool')}" for each in unknown]))
+        parts.append(UNKNOWN_PREFIX + ", ".join([f"{as_object(each).get('tool')}" for each in unknown]))
     if isinstance(skills, list) and skills:
-        told = [f"{skill.get('name')} ({skill.get('version')})" for skill in map(_as_object, skills)]
+        told = [f"{skill.get('name')} ({skill.get('version')})" for skill in map(as_object, skills)]
         parts.append(SKILLS_PREFIX + ", ".join(told))
     return "\n\n".join(parts)
 
@@ -153,7 +153,8 @@ def _text_of_block(block: JsonValue) -> str:
     return _as_json(block)
 
 
-def _as_object(value: JsonValue) -> Mapping[str, JsonValue]:
+def as_object(value: JsonValue) -> Mapping[str, JsonValue]:
+    """Empty where it is none."""
     return value if isinstance(value, dict) else {}
 
 

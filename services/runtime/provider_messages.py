@@ -22,6 +22,7 @@ from services.runtime.model import (
     ModelCall,
     TokenUsage,
     TranscriptItem,
+    as_object,
     text_of_content,
     text_of_summary,
 )
@@ -152,8 +153,8 @@ class _Conversation:
             self._told.append(ai.UserPromptPart(text))
 
     def say(self, item: TranscriptItem, part: _Part | None) -> None:
-        kept = _object(item.get("provider"))
-        self._kept_of_calls |= {name: _object(value) for name, value in _object(kept.get(CALLS_KEY)).items()}
+        kept = as_object(item.get("provider"))
+        self._kept_of_calls |= {name: as_object(value) for name, value in as_object(kept.get(CALLS_KEY)).items()}
         if part is not None:
             self._begin_answer()
             self._saying.append(part)
@@ -169,7 +170,7 @@ class _Conversation:
         malformed = _text(item, "malformed")
         part = ai.ToolCallPart(
             str(item["tool"]),
-            dict(_object(item.get("args"))) if malformed is None else malformed,
+            dict(as_object(item.get("args"))) if malformed is None else malformed,
             identity,
             id=_text(kept, "id"),
             provider_name=_text(kept, "name"),
@@ -232,14 +233,14 @@ class _Conversation:
 
 
 def _text_part(item: TranscriptItem) -> ai.TextPart | None:
-    text, kept = text_of_content(item.get("content")), _object(item.get("provider"))
+    text, kept = text_of_content(item.get("content")), as_object(item.get("provider"))
     if not text:
         return None
     return ai.TextPart(text, id=_text(kept, "id"), provider_name=_text(kept, "name"), provider_details=_details(kept))
 
 
 def _thinking_part(item: TranscriptItem) -> ai.ThinkingPart | None:
-    text, kept = str(item.get("text") or ""), _object(item.get("provider"))
+    text, kept = str(item.get("text") or ""), as_object(item.get("provider"))
     if not text and not kept.get("signature") and not kept.get("id"):
         return None
     return ai.ThinkingPart(
@@ -290,7 +291,3 @@ def _text(value: Mapping[str, JsonValue], name: str) -> str | None:
 def _details(kept: _Kept) -> dict[str, object] | None:
     found = kept.get("details")
     return dict(found) if isinstance(found, dict) else None
-
-
-def _object(value: JsonValue) -> Mapping[str, JsonValue]:
-    return value if isinstance(value, dict) else {}
