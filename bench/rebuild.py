@@ -11,7 +11,8 @@ from bench.system import Bench
 from services.chassis.kafka import KafkaLog
 from services.projector.database import connect
 from services.projector.generations import TABLES, live_generation
-from services.projector.rebuild import Progress, rebuild
+from services.projector.rebuild import rebuild
+from services.projector.rebuild_progress import Progress
 from services.projector.settings import ProjectorSettings
 
 THREADS = 4_000

@@ -19,7 +19,7 @@ from schemas.errors import ThreadlogError
 if TYPE_CHECKING:
     from services.chassis.log import Log
     from services.projector.kept_generations import Kept
-    from services.projector.rebuild import OnProgress, Progress
+    from services.projector.rebuild_progress import OnProgress, Progress
     from services.projector.settings import ProjectorSettings
     from services.projector.store import Generation
 
@@ -132,7 +132,7 @@ async def _with_log(work: Work, settings: "ProjectorSettings", on_progress: "OnP
     metrics, probes = RebuildMetrics.register(registry), None
 
     def told(progress: "Progress") -> None:
-        metrics.note(progress)
+        progress.show_in(metrics)
         on_progress(progress)
 
     loop = asyncio.get_running_loop()

@@ -13,7 +13,8 @@ from prometheus_client.registry import Collector
 from services.chassis.log_metrics import LogCollector, LogCounts
 from services.chassis.metrics import CommonMetrics
 from services.ingest.live import LiveCounts
-from services.ingest.metrics import IngestMetrics, LiveCollector
+from services.ingest.live_metrics import LiveCollector
+from services.ingest.metrics import IngestMetrics
 from services.projector.metrics import ProjectorMetrics, RollupsMetrics
 from services.runtime.metrics import RuntimeMetrics
 from services.tool_executor.metrics import ExecutorMetrics

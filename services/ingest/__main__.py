@@ -46,7 +46,8 @@ from services.ingest.history import PostgresHistory
 from services.ingest.import_supervisor import ImportSupervisor
 from services.ingest.imports import Imports, Jobs
 from services.ingest.live import LiveLimits, Watches
-from services.ingest.metrics import IngestMetrics, LiveCollector
+from services.ingest.live_metrics import LiveCollector
+from services.ingest.metrics import IngestMetrics
 from services.ingest.ops import Ops, OpsLimits
 from services.ingest.quarantine_reports import QuarantineReports
 from services.ingest.reads import Reads

@@ -1,13 +1,8 @@
 """Everything that the ingest service counts."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
-
-from services.ingest.live import LiveCounts
 
 STUCK_REASONS = ("quarantined", "no_progress")
 REQUEST_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
@@ -122,42 +117,3 @@ class IngestMetrics:
         for reason in STUCK_REASONS:
             made.stuck_threads.labels(reason)
         return made
-
-
-class LiveCollector(Collector):
-    """What the streams count: plain integers on the hot path, read when Prometheus asks."""
-
-    def __init__(self, counts: LiveCounts, registry: CollectorRegistry) -> None:
-        self._counts = counts
-        registry.register(self)
-
-    def collect(self) -> Iterator[Metric]:
-        counts = self._counts
-        for name, help_text, value in (
-            ("streams", "Streams that are open.", counts.watches),
-            ("threads", "Threads that are folded because somebody watches them.", counts.threads),
-            (
-                "ring_bytes",
-                "Newest records, kept for streams that start a little behind the end of the log.",
-                counts.ring_bytes,
-            ),
-        ):
-            yield GaugeMetricFamily(f"threadlog_ingest_live_{name}", help_text, value=value)
-        for name, help_text, value in (
-            ("records_read", "Records of all threads that were read for the streams.", counts.records_read),
-            ("records_folded", "Records of watched threads that were folded.", counts.records_folded),
-            ("progress", "Deltas and the like that were passed on.", counts.progress_forwarded),
-            (
-                "database_free_starts",
-                "Watches that began without a look into the database.",
-                counts.starts_without_database,
-            ),
-            (
-                "catch_ups",
-                "Watches that began so far behind the end of the log that they read it themselves.",
-                counts.catch_ups,
-            ),
-            ("cuts", "Streams that were ended because their client could not keep up.", counts.cuts),
-            ("folds_failed", "Records whose fold raised: always a bug.", counts.folds_failed),
-        ):
-            yield CounterMetricFamily(f"threadlog_ingest_live_{name}", help_text, value=value)

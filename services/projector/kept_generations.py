@@ -14,7 +14,8 @@ from services.projector.database import connect
 from services.projector.errors import GenerationGoneError, OtherLogError, RebuildError
 from services.projector.exclusive import Exclusive
 from services.projector.generations import OtherVersionError, admit_log, fits, live_generation, stored_positions
-from services.projector.rebuild import OnProgress, Rebuild, drop_when_unread
+from services.projector.rebuild import Rebuild, drop_when_unread
+from services.projector.rebuild_progress import OnProgress
 from services.projector.same_log import is_built_from
 from services.projector.settings import ProjectorSettings
 from services.projector.store import Generation

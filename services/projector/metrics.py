@@ -1,16 +1,12 @@
 """Everything that the projector counts. A rebuild counts its own in a registry of its own."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from schemas.errors import FAULTS
 from services.chassis.bulk_histogram import BulkHistogram
 from services.chassis.metrics import DATABASE_SECONDS
-
-if TYPE_CHECKING:
-    from services.projector.rebuild import Progress
 
 BATCH_RECORDS = (1, 10, 30, 100, 300, 1_000, 3_000, 10_000)
 DELAY_SECONDS = (0.01, 0.02, 0.04, 0.08, 0.15, 0.2, 0.3, 0.6, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1_800.0, 7_200.0)
@@ -49,12 +45,6 @@ class RebuildMetrics:
                 registry=registry,
             ),
         )
-
-    def note(self, progress: "Progress") -> None:
-        self.done_records.set(progress.records_done)
-        self.log_records.set(progress.records_total)
-        self.paused.set(progress.is_paused)
-        self.building.set(0 if progress.phase == "done" else progress.generation)
 
 
 @dataclass(frozen=True, slots=True)

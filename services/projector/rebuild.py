@@ -9,7 +9,6 @@ It can end at any moment, by any means: what was built stays, and the next rebui
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from typing import Final, Literal
 
 import asyncpg
@@ -35,6 +34,7 @@ from services.projector.generations import (
     unfinished_generations,
 )
 from services.projector.postgres_store import PostgresStore
+from services.projector.rebuild_progress import OnProgress, Progress
 from services.projector.same_log import is_built_from
 from services.projector.settings import ProjectorSettings
 from services.projector.sparing import Sparing
@@ -45,34 +45,6 @@ from services.projector.workers import Workers
 DIFFERENCES_SHOWN_MAX: Final = 20
 
 logger = structlog.get_logger()
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    phase: Literal["reading", "comparing", "swapping", "done"]
-    generation: int
-    records_done: int
-    records_total: int
-    """What there is to read, as of now: offsets, so that gaps count."""
-    seconds: float
-    records_now: int = 0
-    """Of those done, what this run has read; the others were there when it began."""
-    is_paused: bool = False
-    """The live generation is behind and has the machine for itself."""
-    differences: Sequence[Difference] = ()
-    """Once compared."""
-
-    @property
-    def records_per_second(self) -> float:
-        return self.records_now / self.seconds if self.seconds else 0.0
-
-    @property
-    def seconds_left(self) -> float | None:
-        rate = self.records_per_second
-        return (self.records_total - self.records_done) / rate if rate else None
-
-
-OnProgress = Callable[[Progress], None]
 
 
 async def rebuild(

@@ -14,7 +14,8 @@ from services.chassis.log import Log
 from services.projector.errors import BusyError
 from services.projector.generations import OtherVersionError
 from services.projector.metrics import ProjectorMetrics, RebuildMetrics
-from services.projector.rebuild import Progress, rebuild
+from services.projector.rebuild import rebuild
+from services.projector.rebuild_progress import Progress
 from services.projector.retries import again_while_away
 from services.projector.settings import ProjectorSettings
 from services.projector.store import Stores
@@ -55,7 +56,7 @@ class _Saying:
         self._said_at = float("-inf")
 
     def __call__(self, progress: Progress) -> None:
-        self._metrics.note(progress)
+        progress.show_in(self._metrics)
         if progress.seconds - self._said_at >= SAID_EVERY_SECONDS:
             self._said_at = progress.seconds
             logger.info(

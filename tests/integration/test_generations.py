@@ -17,7 +17,8 @@ from services.projector.kept_generations import list_generations, remove_generat
 from services.projector.metrics import ProjectorMetrics
 from services.projector.postgres_store import PostgresStores
 from services.projector.projections.batch import PROJECTION_VERSION
-from services.projector.rebuild import Progress, rebuild
+from services.projector.rebuild import rebuild
+from services.projector.rebuild_progress import Progress
 from services.projector.store import Generation
 from services.projector.upgrade import done_before, own_generation_live
 from tests.support.histories import History, plain_turn

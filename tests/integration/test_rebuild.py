@@ -16,7 +16,8 @@ from services.projector.generations import (
     migrate,
     view_checksums,
 )
-from services.projector.rebuild import Progress, rebuild
+from services.projector.rebuild import rebuild
+from services.projector.rebuild_progress import Progress
 from tests.support.histories import (
     History,
     plain_turn,

@@ -14,7 +14,8 @@ from services.chassis.errors import SetupError
 from services.chassis.log import LogError
 from services.projector.errors import ProjectorError
 from services.projector.kept_generations import remove_generation, use_generation
-from services.projector.rebuild import Progress, rebuild
+from services.projector.rebuild import rebuild
+from services.projector.rebuild_progress import Progress
 from services.projector.settings import ProjectorSettings
 from tests.simulation.plan import Plan
 from tests.simulation.processes import projector_settings

@@ -6,7 +6,7 @@ import pytest
 
 from services.cli.generations import Bar, Lines, bar
 from services.projector.compare import Checksum, Difference
-from services.projector.rebuild import Progress
+from services.projector.rebuild_progress import Progress
 
 
 def _reading(done: int, seconds: float, **changed: object) -> Progress:

@@ -1,7 +1,7 @@
 from prometheus_client import CollectorRegistry
 
 from services.ingest.live import LiveCounts
-from services.ingest.metrics import LiveCollector
+from services.ingest.live_metrics import LiveCollector
 
 
 def test_live_counts_are_shown() -> None:

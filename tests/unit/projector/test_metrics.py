@@ -6,7 +6,7 @@ from schemas.ids import ThreadKey
 from services.chassis.log import Incoming
 from services.projector.apply import Applier
 from services.projector.metrics import ProjectorMetrics, RebuildMetrics
-from services.projector.rebuild import Progress
+from services.projector.rebuild_progress import Progress
 from services.projector.settings import ProjectorSettings
 from tests.support.applying import publish_nothing
 from tests.support.bad_records import bad_records
@@ -53,9 +53,9 @@ def test_a_rebuild_shows_how_far_it_is_and_then_that_it_is_done() -> None:
         return [registry.get_sample_value(f"threadlog_rebuild_{name}") for name in names]
 
     assert shown() == [0, 0, 0, 0]
-    metrics.note(Progress("reading", 7, 40, 100, seconds=2, is_paused=True))
+    Progress("reading", 7, 40, 100, seconds=2, is_paused=True).show_in(metrics)
     assert shown() == [7, 40, 100, 1]
-    metrics.note(Progress("done", 7, 100, 100, seconds=5))
+    Progress("done", 7, 100, 100, seconds=5).show_in(metrics)
     assert shown() == [0, 100, 100, 0]
 
 
