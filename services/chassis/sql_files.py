@@ -1,4 +1,4 @@
-"""SQL beside its owner: a folder of `.sql` files, one statement each, read once and found by name."""
+"""SQL beside its owner: folders of `.sql` files, one statement each, read once and found by name."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -7,15 +7,15 @@ from pathlib import Path
 class SqlFiles(Mapping[str, str]):
     """`SqlFiles(Path(__file__).with_name("sql"))["thread_row"]` is the statement in `sql/thread_row.sql`."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._statements = {path.stem: path.read_text() for path in sorted(folder.glob("*.sql"))}
+    def __init__(self, *folders: Path) -> None:
+        self._folders = folders
+        self._statements = {path.stem: path.read_text() for folder in folders for path in sorted(folder.glob("*.sql"))}
 
     def __getitem__(self, name: str) -> str:
         try:
             return self._statements[name]
         except KeyError:
-            raise KeyError(f"there is no {name}.sql in {self._folder}") from None
+            raise KeyError(f"there is no {name}.sql in {', '.join(map(str, self._folders))}") from None
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._statements)

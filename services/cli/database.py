@@ -7,7 +7,6 @@ import asyncio
 import sys
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, TypeVar
 
 import typer
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
 
     from services.chassis.settings import Settings
 
-SERVICES: Final = Path(__file__).parents[1]
 
 PASSES_POLICIES_BY: Final = "select rolsuper or rolbypassrls from pg_roles where rolname = session_user"
 
@@ -78,10 +76,10 @@ def create_command(
 async def _create_key(tenant: str, subject: str, scopes: list[str]) -> str:
     from services.chassis.roles import KEYS
     from services.chassis.settings import Settings
-    from services.chassis.sql_files import SqlFiles
     from services.ingest.api_keys import create_key
+    from services.ingest.database import statements
 
-    sql = SqlFiles(SERVICES / "ingest" / "sql")
+    sql = statements()
     async with _connection(Settings(), KEYS) as connection:
         return await create_key(connection, sql, tenant=tenant, subject=subject, scopes=scopes)
 
@@ -99,11 +97,11 @@ def revoke_command(
 async def _revoke_key(key_id: str) -> bool:
     from services.chassis.roles import KEYS
     from services.chassis.settings import Settings
-    from services.chassis.sql_files import SqlFiles
     from services.ingest.api_keys import revoke_key
+    from services.ingest.database import statements
 
     async with _connection(Settings(), KEYS) as connection:
-        return await revoke_key(connection, SqlFiles(SERVICES / "ingest" / "sql"), key_id)
+        return await revoke_key(connection, statements(), key_id)
 
 
 @asynccontextmanager

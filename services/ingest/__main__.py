@@ -5,7 +5,6 @@ import socket
 import sys
 from collections.abc import Iterator, Mapping
 from functools import partial
-from pathlib import Path
 from typing import Protocol
 
 import asyncpg
@@ -27,7 +26,6 @@ from services.chassis.pacing import Pace
 from services.chassis.postgres_states import TenantStates
 from services.chassis.roles import OPERATOR, READER
 from services.chassis.service import surroundings
-from services.chassis.sql_files import SqlFiles
 from services.chassis.telemetry import configure_logging
 from services.chassis.tenancy import TenantPool
 from services.ingest.accept import AcceptLimits
@@ -35,7 +33,7 @@ from services.ingest.api_keys import PostgresKeys
 from services.ingest.app import create_app
 from services.ingest.auth import Authenticator, DevAuthenticator, KeyAuthenticator
 from services.ingest.commands import CommandLimits, Commands, EarlierCommands
-from services.ingest.database import Database
+from services.ingest.database import Database, statements
 from services.ingest.dead_letters import DeadLetters
 from services.ingest.dependencies import Dependencies
 from services.ingest.ephemeral import ViewsAndFold
@@ -130,7 +128,7 @@ async def _serve(settings: IngestSettings, lifecycle: Lifecycle) -> None:
 def wire(
     settings: IngestSettings, log: Log, pool: asyncpg.Pool, clock: Clock, metrics: IngestMetrics, partitions: int
 ) -> Dependencies:
-    sql = SqlFiles(Path(__file__).with_name("sql"))
+    sql = statements()
     tenants = TenantPool(pool, settings.ingest_queries_per_tenant_max)
     database = Database(tenants, settings.ingest_query_timeout_seconds)
     pace = Pace(settings.kafka_busy_threads, settings.kafka_busy_pause_ms / 1000)

@@ -3,12 +3,22 @@
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
 
 import asyncpg
 
 from services.chassis.postgres import AWAY, NO_VIEWS
+from services.chassis.sql_files import SqlFiles
 from services.chassis.tenancy import TenantPool
 from services.ingest.problems import VIEWS_UNAVAILABLE, Problem, ProblemError
+
+
+@cache
+def statements() -> SqlFiles:
+    """The SQL of all rooms of this service, by name. A name is given once."""
+    here = Path(__file__).parent
+    return SqlFiles(*sorted({path.parent for path in here.glob("**/sql/*.sql")}))
 
 
 class Database:

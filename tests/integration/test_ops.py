@@ -19,12 +19,11 @@ from services.chassis.kafka_topics import kafka_topics
 from services.chassis.log import LogUnavailableError, TopicPartition
 from services.chassis.postgres import open_pool
 from services.chassis.settings import Settings
-from services.chassis.sql_files import SqlFiles
 from services.chassis.tenancy import TenantPool
 from services.chassis.topic_admin import TopicSpec
 from services.cli.embedded import embedded_broker
 from services.ingest import ops as ingest_ops
-from services.ingest.database import Database
+from services.ingest.database import Database, statements
 from services.ingest.metrics import IngestMetrics
 from services.ingest.ops import Ops, OpsLimits
 from services.ingest.quarantine_reports import QuarantineReports
@@ -95,7 +94,7 @@ async def test_quiet_and_quarantined_threads_are_found_in_the_views(
         progress = SimulatedBroker({THREAD_PROGRESS.name: PARTITIONS}, SystemClock()).connect("ingest")
         ops = Ops(
             database=Database(TenantPool(pool), 5),
-            sql=SqlFiles(Path("services/ingest/sql")),
+            sql=statements(),
             reports=QuarantineReports(progress, PARTITIONS, 10, 30_000),
             groups=no_groups,
             partitions=PARTITIONS,

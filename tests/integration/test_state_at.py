@@ -4,7 +4,6 @@ import contextlib
 import random
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import asyncpg
@@ -22,9 +21,8 @@ from schemas.transcript import Transcript, context_hash, transcript_changes
 from services.chassis.clock import SystemClock
 from services.chassis.log import Incoming, Outgoing
 from services.chassis.postgres import open_pool
-from services.chassis.sql_files import SqlFiles
 from services.chassis.tenancy import TenantPool
-from services.ingest.database import Database
+from services.ingest.database import Database, statements
 from services.ingest.problems import ProblemError
 from services.ingest.state_at import StateAt, StateLimits, StatesAt, to_json
 from services.projector.generations import ensure_live, migrate
@@ -35,7 +33,7 @@ from tests.support.simulated_log import SimulatedBroker
 from tests.support.walks import as_read
 
 PARTITION = 3
-SQL = SqlFiles(Path("services/ingest/sql"))
+SQL = statements()
 
 
 @pytest.fixture

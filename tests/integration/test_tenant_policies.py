@@ -14,16 +14,16 @@ from services.chassis.postgres import open_pool
 from services.chassis.postgres_states import TenantStates
 from services.chassis.roles import INGEST, PROJECTOR, READER
 from services.chassis.settings import Settings
-from services.chassis.sql_files import SqlFiles
 from services.chassis.states import StatesUnavailableError
 from services.chassis.tenancy import TenantPool
 from services.cli.database import migrate_all
+from services.ingest.database import statements
 from services.ingest.history import PostgresHistory
 from services.projector.generations import create_generation, ensure_live
 from services.projector.settings import ProjectorSettings
 from tests.support.isolation import TENANTS, Relation, fill, offences, relations
 
-SQL = SqlFiles(Path("services/ingest/sql"))
+SQL = statements()
 GIVEN: dict[str, Any] = {
     "text": "1.1.1",
     "int4": 0,

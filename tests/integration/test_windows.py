@@ -3,7 +3,6 @@
 import datetime as dt
 import json
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import asyncpg
@@ -14,17 +13,15 @@ from schemas.windows import MINUTE_MS
 from services.chassis.postgres import open_pool
 from services.chassis.roles import INGEST, ROLLUPS
 from services.chassis.sketch import bin_of
-from services.chassis.sql_files import SqlFiles
 from services.chassis.tenancy import TenantPool
 from services.cli.database import migrate_all
-from services.ingest.database import Database
+from services.ingest.database import Database, statements
 from services.ingest.problems import ProblemError
 from services.ingest.windows import OpsWindows, WindowFilter, WindowPage
 from services.projector.postgres_windows import PostgresWindowStore
 from services.projector.settings import RollupsSettings
 from services.projector.windows import Cell, CellKey, OvertakenError, Position
 
-SQL = Path(__file__).parents[2] / "services" / "ingest" / "sql"
 AT = 1_790_000_000_000 // MINUTE_MS * MINUTE_MS
 START, CLUSTER = Position(), "cluster"
 
@@ -55,7 +52,7 @@ async def windows(settings: RollupsSettings) -> AsyncIterator[OpsWindows]:
         connect_timeout_seconds=5,
         role=INGEST,
     )
-    yield OpsWindows(Database(TenantPool(pool), 10), SqlFiles(SQL))
+    yield OpsWindows(Database(TenantPool(pool), 10), statements())
     pool.terminate()
 
 

@@ -19,9 +19,9 @@ from schemas.topics import EPHEMERAL_EVENTS, THREAD_EVENTS, THREAD_EVENTS_DLQ, T
 from services.chassis.clock import SystemClock
 from services.chassis.log import Outgoing
 from services.chassis.postgres import open_pool
-from services.chassis.sql_files import SqlFiles
 from services.ingest.__main__ import wire
 from services.ingest.app import create_app
+from services.ingest.database import statements
 from services.ingest.metrics import IngestMetrics
 from services.ingest.settings import IngestSettings
 from services.projector.loop import Projector
@@ -30,8 +30,7 @@ from services.projector.postgres_store import PostgresStores
 from services.projector.settings import ProjectorSettings
 from tests.support.simulated_log import SimulatedBroker
 
-INGEST = Path("services/ingest")
-SQL = SqlFiles(INGEST / "sql")
+SQL = statements()
 PARTITIONS = 4
 
 

@@ -24,7 +24,7 @@ from services.chassis.tenancy import TenantPool
 from services.ingest import views as ingest_views
 from services.ingest.accept import CallFacts
 from services.ingest.commands import EarlierCommands
-from services.ingest.database import Database
+from services.ingest.database import Database, statements
 from services.ingest.existence import ThreadRows
 from services.ingest.forks import ForkRows, PostgresForkRows
 from services.ingest.frames import FoldedRecord, fact_json, folded_record
@@ -161,7 +161,7 @@ class InPostgres:
         self.windows: WindowStore = PostgresWindowStore(self.dsn, RollupsSettings())
         self.states: States = PostgresStates(self.pool)
         self.transcripts: TranscriptStore = PostgresTranscripts(self.pool, _sql_beside(transcripts.__file__))
-        sql = _sql_beside(ingest_views.__file__)
+        sql = statements()
         self.forks: ForkRows = PostgresForkRows(database, sql)
         self.commands: CommandViews = ingest_views.CommandViews(database, sql, poll_seconds=0.02)
 
