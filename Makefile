@@ -24,10 +24,10 @@ $(INSTALLED): requirements/dev.txt pyproject.toml
 	@touch $@
 
 demo: $(INSTALLED) ## an agent fixes a failing test while its services are killed and people step in; MODEL=openai:NAME takes a real model
-	$(BIN)/python -m services.cli.demo $(if $(MODEL),--model $(MODEL))
+	$(BIN)/python -m demo $(if $(MODEL),--model $(MODEL))
 
 demo-model: $(INSTALLED) $(DEMO_MODEL)/.installed ## a session with a small language model on this machine; the first time it compiles llama.cpp, for minutes
-	$(BIN)/python -m services.cli.demo.small_model --python $(DEMO_MODEL)/bin/python
+	$(BIN)/python -m demo.small_model --python $(DEMO_MODEL)/bin/python
 
 $(DEMO_MODEL)/.installed: requirements/demo-model.txt
 	@command -v c++ > /dev/null || { echo "llama.cpp is compiled here: install a C++ compiler, such as g++."; exit 1; }
@@ -79,7 +79,7 @@ lock: $(INSTALLED) ## requirements/*.txt from pyproject.toml
 	$(LOCK) requirements/demo-model.in --output-file requirements/demo-model.txt
 
 env-example: $(INSTALLED) ## .env.example from the settings of all services
-	$(BIN)/python -m services.cli.env_example > .env.example
+	$(BIN)/python -m reference.settings > .env.example
 
 clean: ## everything that can be made again
 	rm -rf .venv .cache .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis .coverage* htmlcov bench.json chaos.json

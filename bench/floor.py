@@ -4,8 +4,8 @@ import statistics
 import time
 
 from schemas.topics import THREAD_PROGRESS
-from services.chassis.kafka import KafkaLog
-from services.chassis.log import Outgoing, TopicPartition
+from services.chassis.kafka.kafka_log import KafkaLog
+from services.chassis.log.port import Outgoing, TopicPartition
 from services.chassis.settings import Settings
 
 TRIPS = 300

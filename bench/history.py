@@ -8,9 +8,9 @@ from typing import Final
 
 from schemas.ids import TenantId, ThreadId, ThreadKey
 from schemas.topics import THREAD_EVENTS
-from services.chassis.kafka import KafkaLog
-from services.chassis.log import Outgoing
-from tests.support.histories import History, plain_turn
+from services.chassis.kafka.kafka_log import KafkaLog
+from services.chassis.log.port import Outgoing
+from tests.support.recorded.histories import History, plain_turn
 
 RECORDS_PER_THREAD: Final = 20
 CALLS: Final = 3

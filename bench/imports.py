@@ -17,11 +17,11 @@ from schemas.codec import Encoded
 from schemas.config import Config
 from schemas.events import Artifact
 from schemas.ids import TenantId, ThreadId, ThreadKey
-from services.importer.known import Known, thread_id
 from services.importer.model import Header, Tool
 from services.importer.sessions import ReadLimits, reading, scan
-from services.importer.thread_import import File, Target, ThreadImport
-from services.importer.walk import find_files
+from services.importer.source_files import find_files
+from services.importer.threads.known import Known, thread_id
+from services.importer.threads.thread_import import File, Target, ThreadImport
 from tests.support.sessions.made import write_claude, write_codex
 
 MIB = 1 << 20

@@ -5,7 +5,7 @@ from time import process_time
 from schemas.codec import Record
 from schemas.state import NOTHING
 from schemas.thread import fold
-from tests.support.histories import History, plain_turn, read_back, troubled_turn
+from tests.support.recorded.histories import History, plain_turn, read_back, troubled_turn
 
 PLAIN_TURNS = 9
 """For each turn in which something goes wrong."""

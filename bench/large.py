@@ -9,7 +9,7 @@ from pathlib import Path
 
 from bench.history import RECORDS_PER_THREAD, append_threads
 from bench.system import Bench
-from services.chassis.kafka import KafkaLog
+from services.chassis.kafka.kafka_log import KafkaLog
 
 THREADS = 50_000
 REBUILD_SECONDS_MAX = 600.0

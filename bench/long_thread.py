@@ -15,11 +15,11 @@ from bench.system import Bench
 from schemas.config import Config
 from schemas.ids import TenantId, ThreadId, ThreadKey
 from schemas.topics import THREAD_EVENTS
-from services.chassis.kafka import KafkaLog
-from services.chassis.log import Outgoing
+from services.chassis.kafka.kafka_log import KafkaLog
+from services.chassis.log.port import Outgoing
 from services.client.client import ThreadlogClient
 from services.client.sse import Fact, JsonObject
-from tests.support.histories import USER, History, compacted, created, plain_turn
+from tests.support.recorded.histories import USER, History, compacted, created, plain_turn
 
 LONG_EVENTS = 100_000
 SHORT_EVENTS = 100

@@ -12,9 +12,9 @@ from schemas.events import Event, InputSubmitted, TextItem, ThreadCreated
 from schemas.ids import TenantId, ThreadId, ThreadKey, derive
 from schemas.topics import THREAD_EVENTS
 from services.chassis.clock import SystemClock
-from services.chassis.kafka import KafkaLog
-from services.chassis.log import Outgoing
-from services.cli.supervisor import SERVICES
+from services.chassis.kafka.kafka_log import KafkaLog
+from services.chassis.log.port import Outgoing
+from services.cli.local.supervisor import SERVICES
 
 IDLE_THREADS = 50_000
 ACTIVE_THREADS = 500

@@ -8,11 +8,11 @@ import asyncpg
 
 from bench.history import append_threads
 from bench.system import Bench
-from services.chassis.kafka import KafkaLog
-from services.projector.database import connect
-from services.projector.generations import TABLES, live_generation
-from services.projector.rebuild import rebuild
-from services.projector.rebuild_progress import Progress
+from services.chassis.kafka.kafka_log import KafkaLog
+from services.projector.generations.database import connect
+from services.projector.generations.generations import TABLES, live_generation
+from services.projector.rebuilding.progress import Progress
+from services.projector.rebuilding.rebuild import rebuild
 from services.projector.settings import ProjectorSettings
 
 THREADS = 4_000

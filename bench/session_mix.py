@@ -20,12 +20,12 @@ from bench.imports import RAW
 from schemas.codec import Encoded
 from schemas.config import Config
 from schemas.ids import TenantId, ThreadId, ThreadKey
-from services.importer.events import Output
-from services.importer.known import Known, thread_id
 from services.importer.model import Header, Tool
 from services.importer.sessions import Reading, ReadLimits, reading, scan
-from services.importer.thread_import import File, Target, ThreadImport
-from services.importer.walk import find_files
+from services.importer.source_files import find_files
+from services.importer.threads.events import Output
+from services.importer.threads.known import Known, thread_id
+from services.importer.threads.thread_import import File, Target, ThreadImport
 
 BYTES = 3_000_000
 """Of the copies of each version."""

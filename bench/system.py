@@ -11,11 +11,11 @@ import asyncpg
 import psutil
 
 from schemas.topics import THREAD_EVENTS
-from services.chassis.kafka import KafkaLog
-from services.chassis.log import TopicPartition
-from services.cli.supervisor import SERVICES
-from tests.support.services import apache_kafka, database, postgres
-from tests.support.system import System, system
+from services.chassis.kafka.kafka_log import KafkaLog
+from services.chassis.log.port import TopicPartition
+from services.cli.local.supervisor import SERVICES
+from tests.support.processes.services import apache_kafka, database, postgres
+from tests.support.processes.system import System, system
 
 LOOK_SECONDS = 0.1
 SHOWN_SECONDS_MAX = 600.0

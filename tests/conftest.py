@@ -22,8 +22,8 @@ import pytest
 import pytest_asyncio
 from xdist.scheduler import LoadScopeScheduling
 
-from services.cli.embedded import Running
-from tests.support.services import NoKafkaError, choose_kafka, database, kafka, postgres
+from services.cli.local.embedded import Running
+from tests.support.processes.services import NoKafkaError, choose_kafka, database, kafka, postgres
 
 TESTS = Path(__file__).parent
 WITHOUT_SERVICES = (TESTS / "unit", TESTS / "property", TESTS / "simulation")

@@ -18,12 +18,12 @@ import structlog
 from prometheus_client import Gauge
 
 from schemas.topics import THREAD_EVENTS
-from services.chassis.database_setup import AWAY, connect
 from services.chassis.errors import SetupError
-from services.chassis.kafka import KafkaLog
-from services.chassis.log import Log
+from services.chassis.kafka.kafka_log import KafkaLog
+from services.chassis.log.port import Log
+from services.chassis.postgres.database_setup import AWAY, connect
+from services.chassis.postgres.sql_files import SqlFiles
 from services.chassis.settings import Settings
-from services.chassis.sql_files import SqlFiles
 
 TOPIC: Final = THREAD_EVENTS.name
 

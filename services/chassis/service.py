@@ -8,15 +8,15 @@ import asyncpg
 import structlog
 from prometheus_client import CollectorRegistry, Gauge
 
-from services.chassis.database_setup import check_database
-from services.chassis.kafka import KafkaLog
-from services.chassis.lag import LagMeter, Offsets
-from services.chassis.lifecycle import Lifecycle
-from services.chassis.log_metrics import LogCollector, LogCounts
+from services.chassis.kafka.kafka_log import KafkaLog
+from services.chassis.log.lag import LagMeter, Offsets
+from services.chassis.log.metrics import LogCollector, LogCounts
 from services.chassis.log_partitions import PartitionWatch
-from services.chassis.metrics import CommonMetrics
-from services.chassis.postgres import open_pool
-from services.chassis.probes import Check, Probes
+from services.chassis.postgres.connections import open_pool
+from services.chassis.postgres.database_setup import check_database
+from services.chassis.process.lifecycle import Lifecycle
+from services.chassis.process.metrics import CommonMetrics
+from services.chassis.process.probes import Check, Probes
 from services.chassis.settings import Settings
 
 logger = structlog.get_logger()

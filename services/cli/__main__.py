@@ -5,21 +5,11 @@ import sys
 import typer
 from pydantic import ValidationError
 
-from services.chassis.lifecycle import SETUP_STATUS
-from services.cli import (
-    artifacts,
-    chat,
-    database,
-    dev,
-    export,
-    generations,
-    import_,
-    services,
-    skills,
-    tail,
-    topics,
-    verify,
-)
+from services.chassis.process.lifecycle import SETUP_STATUS
+from services.cli import chat, database, export, generations, services, skills, tail, topics, verify
+from services.cli.artifacts import command as artifacts
+from services.cli.imports import command as import_
+from services.cli.local import dev
 
 app = typer.Typer(
     no_args_is_help=True,

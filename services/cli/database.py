@@ -38,8 +38,8 @@ def migrate_command() -> None:
 
 
 async def migrate_all(settings: "Settings") -> list[str]:
-    from services.chassis.migrations import MIGRATIONS, migrate
-    from services.projector.rights import bind_generations
+    from services.chassis.postgres.migrations import MIGRATIONS, migrate
+    from services.projector.generations.rights import bind_generations
 
     async with _connection(settings) as connection:
         applied = [
@@ -74,7 +74,7 @@ def create_command(
 
 
 async def _create_key(tenant: str, subject: str, scopes: list[str]) -> str:
-    from services.chassis.roles import KEYS
+    from services.chassis.postgres.roles import KEYS
     from services.chassis.settings import Settings
     from services.ingest.api_keys import create_key
     from services.ingest.database import statements
@@ -95,7 +95,7 @@ def revoke_command(
 
 
 async def _revoke_key(key_id: str) -> bool:
-    from services.chassis.roles import KEYS
+    from services.chassis.postgres.roles import KEYS
     from services.chassis.settings import Settings
     from services.ingest.api_keys import revoke_key
     from services.ingest.database import statements
@@ -109,7 +109,7 @@ async def _connection(settings: "Settings", role: str = "") -> AsyncIterator["as
     """Raises SetupError for whatever the database has against it."""
     import asyncpg
 
-    from services.chassis.database_setup import DatabaseSetupError, connect, explain
+    from services.chassis.postgres.database_setup import DatabaseSetupError, connect, explain
 
     connection = await connect(settings, role)
     try:

@@ -15,7 +15,7 @@ from schemas.topics import THREAD_EVENTS
 from services.cli.connection import TENANT, Tenant
 
 if TYPE_CHECKING:
-    from services.chassis.log import Log, TopicPartition
+    from services.chassis.log.port import Log, TopicPartition
     from services.cli.exported import Exported
 
 POLL_MS: Final = 500
@@ -63,7 +63,7 @@ def _to_file(key: ThreadKey, output: Path, idle_seconds: float) -> None:
 
 
 async def _export(key: ThreadKey, file: BinaryIO, idle_seconds: float) -> None:
-    from services.chassis.kafka import KafkaLog
+    from services.chassis.kafka.kafka_log import KafkaLog
     from services.chassis.settings import Settings
 
     log = await KafkaLog.open_to_read(Settings(), "export")
@@ -75,7 +75,7 @@ async def _export(key: ThreadKey, file: BinaryIO, idle_seconds: float) -> None:
 
 async def export(log: "Log", key: ThreadKey, file: BinaryIO, idle_seconds: float) -> "Exported":
     """As of the partition's end when it begins. Raises ExportError where the log has no record of the thread."""
-    from services.chassis.log import TopicPartition
+    from services.chassis.log.port import TopicPartition
     from services.cli.exported import Exported
 
     topic = THREAD_EVENTS.name

@@ -19,7 +19,7 @@ from schemas.ids import ThreadKey
 from schemas.state import FOLD_VERSION, NOTHING, ThreadState, dump_state
 from schemas.thread import Verdict, fold
 from schemas.transcript import Transcript, context_hash, transcript_changes
-from services.chassis.log import Incoming, TopicPartition
+from services.chassis.log.port import Incoming, TopicPartition
 
 FORMAT: Final = "threadlog-export"
 VERSION: Final = 1

@@ -17,11 +17,11 @@ import typer
 from schemas.errors import ThreadlogError
 
 if TYPE_CHECKING:
-    from services.chassis.log import Log
-    from services.projector.kept_generations import Kept
-    from services.projector.rebuild_progress import OnProgress, Progress
+    from services.chassis.log.port import Log
+    from services.projector.generations.store import Generation
+    from services.projector.rebuilding.kept_generations import Kept
+    from services.projector.rebuilding.progress import OnProgress, Progress
     from services.projector.settings import ProjectorSettings
-    from services.projector.store import Generation
 
 STOPPED_STATUS: Final = 130
 SAID_EVERY_SECONDS: Final = 1.0
@@ -50,7 +50,7 @@ def rebuild_command(
     """Build the views anew from the beginning of the log, beside the live ones, and swap. Goes on with an unfinished
     build.
     """
-    from services.projector.rebuild import rebuild
+    from services.projector.rebuilding.rebuild import rebuild
 
     changed: dict[str, Any] = {}
     if workers is not None:
@@ -68,7 +68,7 @@ def rebuild_command(
 @generations.command("list")
 def list_command() -> None:
     """Those that are there, with their versions, how far they are, and what they take on disk."""
-    from services.projector.kept_generations import list_generations
+    from services.projector.rebuilding.kept_generations import list_generations
     from services.projector.settings import ProjectorSettings
 
     settings = ProjectorSettings()
@@ -85,7 +85,7 @@ def list_command() -> None:
 @generations.command("use")
 def use_command(number: Annotated[int, typer.Argument(help="As `threadlog generations list` shows it.")]) -> None:
     """Go back to a kept generation: it catches up with the log, then takes over. The live one is kept."""
-    from services.projector.kept_generations import use_generation
+    from services.projector.rebuilding.kept_generations import use_generation
 
     async def work(log: "Log", settings: "ProjectorSettings", on_progress: "OnProgress") -> "Generation":
         return await use_generation(log, settings.postgres_dsn, settings, on_progress, number)
@@ -96,7 +96,7 @@ def use_command(number: Annotated[int, typer.Argument(help="As `threadlog genera
 @generations.command("drop")
 def drop_command(number: Annotated[int, typer.Argument(help="As `threadlog generations list` shows it.")]) -> None:
     """Remove a generation that is not live, and what it takes on disk."""
-    from services.projector.kept_generations import remove_generation
+    from services.projector.rebuilding.kept_generations import remove_generation
     from services.projector.settings import ProjectorSettings
 
     settings = ProjectorSettings()
@@ -105,7 +105,7 @@ def drop_command(number: Annotated[int, typer.Argument(help="As `threadlog gener
 
 
 def _fill(work: Work, changed: dict[str, Any], if_stopped: str) -> None:
-    from services.chassis.telemetry import configure_logging
+    from services.chassis.process.telemetry import configure_logging
     from services.projector.settings import ProjectorSettings
 
     settings = ProjectorSettings().model_copy(update=changed)
@@ -124,8 +124,8 @@ async def _with_log(work: Work, settings: "ProjectorSettings", on_progress: "OnP
     """None where a signal stopped it. A second one ends the process as it would without us."""
     from prometheus_client import CollectorRegistry
 
-    from services.chassis.kafka import KafkaLog
-    from services.chassis.probes import Probes
+    from services.chassis.kafka.kafka_log import KafkaLog
+    from services.chassis.process.probes import Probes
     from services.projector.metrics import RebuildMetrics
 
     registry = CollectorRegistry()
@@ -270,7 +270,7 @@ def _run(work: Coroutine[Any, Any, T]) -> T:
     import asyncpg
     import uvloop
 
-    from services.chassis.database_setup import explain, require_database
+    from services.chassis.postgres.database_setup import explain, require_database
     from services.projector.settings import ProjectorSettings
 
     settings = ProjectorSettings()

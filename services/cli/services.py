@@ -20,7 +20,7 @@ class Service(StrEnum):
 
 MODULES: Final = {
     Service.tool_executor: "services.tool_executor.__main__",
-    Service.rollups: "services.projector.rollups",
+    Service.rollups: "services.projector.windows.rollups",
 }
 """Of those whose module has another name."""
 

@@ -14,7 +14,7 @@ import yaml
 from pydantic import ValidationError
 
 from schemas.config import Skill
-from services.chassis.skill_tar import MEDIA_TYPE, SKILL_FILE, SkillFile, SkillLimits, SkillRefusedError, packed
+from services.chassis.threads.skill_tar import MEDIA_TYPE, SKILL_FILE, SkillFile, SkillLimits, SkillRefusedError, packed
 from services.cli.connection import TENANT, URL, Tenant, Token, Url, connect
 from services.client.client import JsonObject, RefusedError, UnreachableError
 

@@ -11,8 +11,8 @@ from schemas.errors import ThreadlogError
 from schemas.topics import TOPICS
 
 if TYPE_CHECKING:
+    from services.chassis.kafka.topic_admin import Applied, TopicDifference
     from services.chassis.settings import Settings
-    from services.chassis.topic_admin import Applied, TopicDifference
 
 T = TypeVar("T")
 
@@ -39,8 +39,8 @@ def check_command() -> None:
 
 
 async def apply_topics(settings: "Settings") -> "Applied":
-    from services.chassis.kafka_topics import kafka_topics
-    from services.chassis.topic_admin import apply, topic_specs
+    from services.chassis.kafka.topic_admin import apply, topic_specs
+    from services.chassis.kafka.topics import kafka_topics
 
     specs = topic_specs(TOPICS, settings.topic_partitions, settings.topic_replication_factor)
     async with kafka_topics(settings) as broker:
@@ -48,8 +48,8 @@ async def apply_topics(settings: "Settings") -> "Applied":
 
 
 async def check_topics(settings: "Settings") -> tuple["TopicDifference", ...]:
-    from services.chassis.kafka_topics import kafka_topics
-    from services.chassis.topic_admin import check, topic_specs
+    from services.chassis.kafka.topic_admin import check, topic_specs
+    from services.chassis.kafka.topics import kafka_topics
 
     specs = topic_specs(TOPICS, settings.topic_partitions, settings.topic_replication_factor)
     async with kafka_topics(settings) as broker:

@@ -12,7 +12,7 @@ from schemas.errors import ThreadlogError
 from schemas.ids import parse_key
 
 if TYPE_CHECKING:
-    from services.projector.verify_report import Finding, Progress, Report
+    from services.projector.verification.report import Finding, Progress, Report
 
 DIFFERENT: Final = 1
 NOT_VERIFIED: Final = 2
@@ -52,11 +52,11 @@ def verify_command(
 
 
 async def _verify(thread: str | None, accept: list[str]) -> "Report":
-    from services.chassis.database_setup import require_database
-    from services.chassis.kafka import KafkaLog
-    from services.chassis.telemetry import configure_logging
+    from services.chassis.kafka.kafka_log import KafkaLog
+    from services.chassis.postgres.database_setup import require_database
+    from services.chassis.process.telemetry import configure_logging
     from services.projector.settings import ProjectorSettings
-    from services.projector.verify import Asked, accepted_of, verify
+    from services.projector.verification.verify import Asked, accepted_of, verify
 
     asked = Asked(None if thread is None else parse_key(thread.encode()), accepted_of(accept))
     settings = ProjectorSettings()

@@ -16,14 +16,14 @@ from schemas.errors import ThreadlogError
 from schemas.events import Artifact, Lineage
 from schemas.ids import TenantId, ThreadId, ThreadKey
 from schemas.state import ThreadState
-from services.chassis.artifacts import ArtifactStore
-from services.importer.events import EventLimits, Output
-from services.importer.known import Base, child_mark, thread_id
+from services.chassis.artifacts.store import ArtifactStore
 from services.importer.model import Header, Parent
 from services.importer.report import can_wait, note_without_parent
 from services.importer.sessions import Reading
 from services.importer.store import ImportStore
-from services.importer.thread_import import ORDINALS_END, File, Target, ThreadImport, can_take
+from services.importer.threads.events import EventLimits, Output
+from services.importer.threads.known import Base, child_mark, thread_id
+from services.importer.threads.thread_import import ORDINALS_END, File, Target, ThreadImport, can_take
 
 TRIES_MAX = 3
 """Of a file whose thread somebody else changed meanwhile."""

@@ -10,13 +10,14 @@ from pathlib import Path
 
 import orjson
 
-from services.importer import claude_code, codex
-from services.importer.beside import COMPANION_BYTES_MAX, Beside, FolderBeside
+from services.importer.claude_code import session as claude_code
+from services.importer.codex import session as codex
+from services.importer.companions import COMPANION_BYTES_MAX, Beside, FolderBeside
 from services.importer.detect import HEAD_BYTES, Detected, detect, wrong_tool
 from services.importer.lines import LINE_BYTES_MAX, FileSource
 from services.importer.model import Counts, Header, Piece, Tool
 from services.importer.report import FileReport, note_parents
-from services.importer.walk import SessionFile
+from services.importer.source_files import SessionFile
 
 FILE_BYTES_MAX = 1 << 30
 """The default for the largest file: each record costs an index of some bytes."""

@@ -16,12 +16,12 @@ from schemas.events import ThreadImportEnded
 from schemas.ids import ThreadKey
 from schemas.state import ThreadState
 from schemas.topics import THREAD_EVENTS
-from services.chassis.log import Log, Outgoing, TopicPartition
-from services.chassis.sql_files import SqlFiles
-from services.chassis.states import StatesUnavailableError, ThreadStates
-from services.chassis.tenancy import OfTenant, TenantPool
-from services.importer.known import Known, Place, RecentRow, RewindRow, TurnRow, known_turns, recent_ids
-from services.importer.thread_import import last_turn_of, ordinals_end_of
+from services.chassis.log.port import Log, Outgoing, TopicPartition
+from services.chassis.postgres.sql_files import SqlFiles
+from services.chassis.postgres.tenancy import OfTenant, TenantPool
+from services.chassis.threads.states import StatesUnavailableError, ThreadStates
+from services.importer.threads.known import Known, Place, RecentRow, RewindRow, TurnRow, known_turns, recent_ids
+from services.importer.threads.thread_import import last_turn_of, ordinals_end_of
 
 FAMILY_DEPTH_MAX = 16
 """Children of children that are looked through for a call."""

@@ -15,47 +15,47 @@ from starlette.types import ASGIApp
 
 from schemas.config import Config
 from schemas.topics import THREAD_EVENTS
-from services.chassis.artifacts import ArtifactStore
-from services.chassis.artifacts_store import open_artifacts
-from services.chassis.catalog_reader import CatalogReader
+from services.chassis.artifacts.object_store import open_artifacts
+from services.chassis.artifacts.store import ArtifactStore
+from services.chassis.catalog.reader import CatalogReader
 from services.chassis.clock import Clock, SystemClock
-from services.chassis.kafka_groups import kafka_groups
-from services.chassis.lifecycle import Lifecycle, run_service
-from services.chassis.log import Log
-from services.chassis.pacing import Pace
-from services.chassis.postgres_states import TenantStates
-from services.chassis.roles import OPERATOR, READER
+from services.chassis.kafka.groups import kafka_groups
+from services.chassis.log.port import Log
+from services.chassis.postgres.roles import OPERATOR, READER
+from services.chassis.postgres.tenancy import TenantPool
+from services.chassis.process.lifecycle import Lifecycle, run_service
+from services.chassis.process.pacing import Pace
+from services.chassis.process.telemetry import configure_logging
 from services.chassis.service import surroundings
-from services.chassis.telemetry import configure_logging
-from services.chassis.tenancy import TenantPool
-from services.ingest.accept import AcceptLimits
+from services.chassis.threads.postgres_states import TenantStates
 from services.ingest.api_keys import PostgresKeys
 from services.ingest.app import create_app
-from services.ingest.auth import Authenticator, DevAuthenticator, KeyAuthenticator
-from services.ingest.commands import CommandLimits, Commands, EarlierCommands
+from services.ingest.commands.accept import AcceptLimits
+from services.ingest.commands.commands import CommandLimits, Commands, EarlierCommands
+from services.ingest.commands.ephemeral import ViewsAndFold
+from services.ingest.commands.existence import KnownThreads, ThreadRows
+from services.ingest.commands.forks import Forks, PostgresForkRows
+from services.ingest.commands.refusals import Refusals, Standings
+from services.ingest.commands.tools import Tools
+from services.ingest.commands.views import CommandViews
 from services.ingest.database import Database, statements
-from services.ingest.dead_letters import DeadLetters
 from services.ingest.dependencies import Dependencies
-from services.ingest.ephemeral import ViewsAndFold
-from services.ingest.existence import KnownThreads, ThreadRows
-from services.ingest.file_histories import Diffs, ViewedFileHistories
-from services.ingest.forks import Forks, PostgresForkRows
-from services.ingest.history import PostgresHistory
-from services.ingest.import_supervisor import ImportSupervisor
-from services.ingest.imports import Imports, Jobs
-from services.ingest.live import LiveLimits, Watches
-from services.ingest.live_metrics import LiveCollector
+from services.ingest.files.recorded_changes import Diffs, ViewedFileHistories
+from services.ingest.files.transfers import TransferLimits, Transfers
+from services.ingest.http.auth import Authenticator, DevAuthenticator, KeyAuthenticator
+from services.ingest.imports.jobs import Imports, Jobs
+from services.ingest.imports.supervisor import ImportSupervisor
 from services.ingest.metrics import IngestMetrics
-from services.ingest.ops import Ops, OpsLimits
-from services.ingest.quarantine_reports import QuarantineReports
-from services.ingest.reads import Reads
-from services.ingest.refusals import Refusals, Standings
+from services.ingest.operations.dead_letters import DeadLetters
+from services.ingest.operations.quarantine_reports import QuarantineReports
+from services.ingest.operations.stuck import Ops, OpsLimits
+from services.ingest.operations.windows import OpsWindows
+from services.ingest.reads.reads import Reads
+from services.ingest.reads.state_at import StateLimits, StatesAt
 from services.ingest.settings import IngestSettings, UnsafeSettingsError, require_safe
-from services.ingest.state_at import StateLimits, StatesAt
-from services.ingest.tools import Tools
-from services.ingest.transfers import TransferLimits, Transfers
-from services.ingest.views import CommandViews
-from services.ingest.windows import OpsWindows
+from services.ingest.streams.history import PostgresHistory
+from services.ingest.streams.live import LiveLimits, Watches
+from services.ingest.streams.metrics import LiveCollector
 
 SERVICE = "ingest"
 BACKLOG = 2_048

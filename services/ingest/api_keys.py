@@ -8,8 +8,8 @@ import asyncpg
 
 from schemas.errors import ThreadlogError
 from schemas.ids import is_name
-from services.ingest.auth import SCOPES, SUBJECT, StoredKey
 from services.ingest.database import Database
+from services.ingest.http.auth import SCOPES, SUBJECT, StoredKey
 
 _ID_BYTES = 8
 _SECRET_BYTES = 32

@@ -16,11 +16,10 @@ from starlette.responses import Response
 from starlette.routing import request_response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from services.ingest import openapi
-from services.ingest.body import invalid_request
 from services.ingest.dependencies import Dependencies
-from services.ingest.metrics import IngestMetrics
-from services.ingest.problems import (
+from services.ingest.http import openapi
+from services.ingest.http.body import invalid_request
+from services.ingest.http.problems import (
     INTERNAL,
     METHOD_NOT_ALLOWED,
     NOT_FOUND,
@@ -29,6 +28,7 @@ from services.ingest.problems import (
     Problem,
     ProblemError,
 )
+from services.ingest.metrics import IngestMetrics
 from services.ingest.routes import (
     artifacts,
     children,
@@ -37,8 +37,6 @@ from services.ingest.routes import (
     imports,
     inputs,
     lineage,
-    ops,
-    ops_windows,
     plans,
     reads,
     state,
@@ -46,6 +44,8 @@ from services.ingest.routes import (
     tool_calls,
     usage,
 )
+from services.ingest.routes.operations import stuck as ops
+from services.ingest.routes.operations import windows as ops_windows
 
 METHODS = ("GET", "POST", "PATCH", "HEAD", "OPTIONS", "PUT", "DELETE")
 OTHER = "other"

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import asyncpg
 
-from services.chassis.postgres import AWAY, NO_VIEWS
-from services.chassis.sql_files import SqlFiles
-from services.chassis.tenancy import TenantPool
-from services.ingest.problems import VIEWS_UNAVAILABLE, Problem, ProblemError
+from services.chassis.postgres.connections import AWAY, NO_VIEWS
+from services.chassis.postgres.sql_files import SqlFiles
+from services.chassis.postgres.tenancy import TenantPool
+from services.ingest.http.problems import VIEWS_UNAVAILABLE, Problem, ProblemError
 
 
 @cache

@@ -5,26 +5,26 @@ from typing import cast
 
 from starlette.requests import Request
 
-from services.chassis.artifacts import ArtifactStore
+from services.chassis.artifacts.store import ArtifactStore
 from services.chassis.clock import Clock
-from services.ingest.accept import AcceptLimits
-from services.ingest.auth import Authenticator, Principal, Scope, authorize
-from services.ingest.commands import Commands
-from services.ingest.dead_letters import DeadLetters
-from services.ingest.ephemeral import ViewsAndFold
-from services.ingest.existence import KnownThreads
-from services.ingest.file_histories import Diffs, FileHistories
-from services.ingest.forks import Forks
-from services.ingest.imports import Imports
-from services.ingest.live import Watches
+from services.ingest.commands.accept import AcceptLimits
+from services.ingest.commands.commands import Commands
+from services.ingest.commands.ephemeral import ViewsAndFold
+from services.ingest.commands.existence import KnownThreads
+from services.ingest.commands.forks import Forks
+from services.ingest.commands.tools import Tools
+from services.ingest.files.recorded_changes import Diffs, FileHistories
+from services.ingest.files.transfers import Transfers
+from services.ingest.http.auth import Authenticator, Principal, Scope, authorize
+from services.ingest.imports.jobs import Imports
 from services.ingest.metrics import IngestMetrics
-from services.ingest.ops import Ops
-from services.ingest.reads import Reads
+from services.ingest.operations.dead_letters import DeadLetters
+from services.ingest.operations.stuck import Ops
+from services.ingest.operations.windows import OpsWindows
+from services.ingest.reads.reads import Reads
+from services.ingest.reads.state_at import StatesAt
 from services.ingest.settings import IngestSettings
-from services.ingest.state_at import StatesAt
-from services.ingest.tools import Tools
-from services.ingest.transfers import Transfers
-from services.ingest.windows import OpsWindows
+from services.ingest.streams.live import Watches
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,9 @@ from pydantic import Field
 
 from schemas.errors import ThreadlogError
 from schemas.topics import RECORD_BYTES_MAX
-from services.chassis.roles import INGEST
+from services.chassis.postgres.roles import INGEST
+from services.chassis.postgres.tenancy import PER_TENANT_MAX
 from services.chassis.settings import MIB, ROLE, Settings
-from services.chassis.tenancy import PER_TENANT_MAX
 
 KIB = 1_024
 

@@ -4,15 +4,15 @@ from functools import partial
 from prometheus_client import CollectorRegistry
 
 from services.chassis.clock import SystemClock, draw_id
-from services.chassis.lifecycle import Lifecycle, run_service
+from services.chassis.process.lifecycle import Lifecycle, run_service
+from services.chassis.process.telemetry import configure_logging
 from services.chassis.service import surroundings
-from services.chassis.telemetry import configure_logging
+from services.projector.applying.postgres_relay import PostgresRelayStore
+from services.projector.generations.postgres_store import PostgresStores
 from services.projector.loop import Projector
 from services.projector.metrics import ProjectorMetrics
-from services.projector.postgres_relay import PostgresRelayStore
-from services.projector.postgres_store import PostgresStores
+from services.projector.rebuilding.upgrade import done_before, own_generation_live
 from services.projector.settings import ProjectorSettings
-from services.projector.upgrade import done_before, own_generation_live
 
 
 class Waits:

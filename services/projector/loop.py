@@ -20,12 +20,13 @@ from schemas.ids import ThreadKey
 from schemas.topics import THREAD_EFFECTS, THREAD_EVENTS
 from services.chassis.clock import Clock
 from services.chassis.errors import SetupError
-from services.chassis.groups import PROJECTOR_GROUP
-from services.chassis.log import Incoming, Log, Reader, TopicPartition
-from services.projector.apply import Applier, tell_nobody
-from services.projector.dead_letter_topic import DeadLetterTopic
-from services.projector.effects import EffectsRelay, RelayStore
-from services.projector.errors import (
+from services.chassis.log.groups import PROJECTOR_GROUP
+from services.chassis.log.port import Incoming, Log, Reader, TopicPartition
+from services.projector.applying.apply import Applier, tell_nobody
+from services.projector.applying.dead_letter_topic import DeadLetterTopic
+from services.projector.applying.effects import EffectsRelay, RelayStore
+from services.projector.applying.pacing import Pacing
+from services.projector.generations.errors import (
     NOWHERE,
     FenceError,
     GenerationGoneError,
@@ -33,12 +34,11 @@ from services.projector.errors import (
     ProjectorError,
     StoreAwayError,
 )
-from services.projector.last_records import replaced_records
+from services.projector.generations.last_records import replaced_records
+from services.projector.generations.retries import again_while_away
+from services.projector.generations.store import Claim, Generation, Stores
 from services.projector.metrics import ProjectorMetrics
-from services.projector.pacing import Pacing
-from services.projector.retries import again_while_away
 from services.projector.settings import ProjectorSettings
-from services.projector.store import Claim, Generation, Stores
 
 TOPIC: Final = THREAD_EVENTS.name
 POLL_MS: Final = 500

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from schemas.errors import FAULTS
-from services.chassis.bulk_histogram import BulkHistogram
-from services.chassis.metrics import DATABASE_SECONDS
+from services.chassis.process.bulk_histogram import BulkHistogram
+from services.chassis.process.metrics import DATABASE_SECONDS
 
 BATCH_RECORDS = (1, 10, 30, 100, 300, 1_000, 3_000, 10_000)
 DELAY_SECONDS = (0.01, 0.02, 0.04, 0.08, 0.15, 0.2, 0.3, 0.6, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1_800.0, 7_200.0)

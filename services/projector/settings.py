@@ -3,7 +3,7 @@ from typing import ClassVar, Literal
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
-from services.chassis.roles import PROJECTOR, ROLLUPS
+from services.chassis.postgres.roles import PROJECTOR, ROLLUPS
 from services.chassis.settings import MIB, ROLE, Settings
 
 

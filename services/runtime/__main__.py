@@ -5,22 +5,22 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry
 
 from schemas.topics import THREAD_EVENTS
-from services.chassis.catalog_publisher import Publisher
-from services.chassis.catalog_reader import CatalogReader
+from services.chassis.catalog.publisher import Publisher
+from services.chassis.catalog.reader import CatalogReader
 from services.chassis.clock import SystemClock, draw_id
-from services.chassis.following import FOLLOWED, Following, fold_loop
-from services.chassis.groups import RUNTIME_GROUP
-from services.chassis.lifecycle import Lifecycle, run_service
+from services.chassis.following.following import FOLLOWED, Following, fold_loop
+from services.chassis.log.groups import RUNTIME_GROUP
+from services.chassis.postgres.sql_files import SqlFiles
+from services.chassis.process.lifecycle import Lifecycle, run_service
+from services.chassis.process.telemetry import configure_logging
+from services.chassis.process.timers import Timers
 from services.chassis.service import surroundings
-from services.chassis.sql_files import SqlFiles
-from services.chassis.telemetry import configure_logging
-from services.chassis.timers import Timers
 from services.runtime.child_store import PostgresChildren
+from services.runtime.deciding.own_tools import ENTRY
 from services.runtime.loop import Runtime
 from services.runtime.metrics import RuntimeMetrics
-from services.runtime.models import open_model
-from services.runtime.own_tools import ENTRY
-from services.runtime.scheduling import ModelSlots
+from services.runtime.models.choice import open_model
+from services.runtime.models.scheduling import ModelSlots
 from services.runtime.settings import RuntimeSettings
 from services.runtime.transcripts import PostgresTranscripts
 from services.runtime.work import RuntimeIdentity, RuntimeOptions, Work

@@ -8,22 +8,22 @@ from schemas.canonical import canonical_json
 from schemas.codec import encode
 from schemas.errors import LimitError, ThreadlogError
 from schemas.events import StepFailed, StepFinished
-from schemas.progress import Delta as DeltaProgress
-from schemas.progress import encode_progress
+from schemas.other_topics.progress import Delta as DeltaProgress
+from schemas.other_topics.progress import encode_progress
 from schemas.topics import THREAD_PROGRESS, topic_of
-from services.chassis.catalog_reader import CatalogReader
+from services.chassis.catalog.reader import CatalogReader
 from services.chassis.clock import Clock
-from services.chassis.lifecycle import Spawn
-from services.chassis.log import Log, Outgoing
+from services.chassis.log.port import Log, Outgoing
+from services.chassis.process.lifecycle import Spawn
 from services.chassis.storable import storable_text
 from services.chassis.text_batch import TextBatch
-from services.runtime import compaction, skills
-from services.runtime.answers import step_failed, step_finished, step_handed_over
-from services.runtime.calls import offered_tools
-from services.runtime.decisions import RUNTIME, Append, Calling, Summarising
-from services.runtime.limits import narrowed, retry_delay_ms
+from services.runtime.deciding import compaction, skills
+from services.runtime.deciding.answers import step_failed, step_finished, step_handed_over
+from services.runtime.deciding.calls import offered_tools
+from services.runtime.deciding.decisions import RUNTIME, Append, Calling, Summarising
+from services.runtime.deciding.limits import narrowed, retry_delay_ms
 from services.runtime.metrics import RuntimeMetrics
-from services.runtime.model import (
+from services.runtime.models.port import (
     Delta,
     EmitDelta,
     Model,
@@ -31,7 +31,7 @@ from services.runtime.model import (
     ModelFailure,
     ModelRequest,
 )
-from services.runtime.scheduling import ModelSlots
+from services.runtime.models.scheduling import ModelSlots
 from services.runtime.transcript_loading import Transcripts
 from services.runtime.work import Advancing, Held, Partition, RuntimeIdentity, RuntimeOptions, Work
 

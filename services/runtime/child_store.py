@@ -7,10 +7,10 @@ import asyncpg
 import orjson
 import structlog
 
-from services.chassis.postgres import AWAY
-from services.chassis.sql_files import SqlFiles
-from services.runtime.children import WITHDRAWN, answer_text, child_end
-from services.runtime.decisions import ChildEnd
+from services.chassis.postgres.connections import AWAY
+from services.chassis.postgres.sql_files import SqlFiles
+from services.runtime.deciding.children import WITHDRAWN, answer_text, child_end
+from services.runtime.deciding.decisions import ChildEnd
 
 log = structlog.get_logger()
 

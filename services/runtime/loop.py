@@ -15,24 +15,24 @@ import structlog
 
 from schemas.codec import Encoded, Record, encode
 from schemas.events import Confirmed, Context, TurnRecovered
-from schemas.progress import Quarantine, encode_progress
+from schemas.other_topics.progress import Quarantine, encode_progress
 from schemas.state import ThreadState, is_active
 from schemas.thread import Verdict, fold
 from schemas.topics import topic_of
 from schemas.transcript import transcript_changes
-from services.chassis.catalog_reader import CatalogReader
+from services.chassis.catalog.reader import CatalogReader
+from services.chassis.catalog.tool_arguments import ArgumentCheck
 from services.chassis.clock import Clock
-from services.chassis.lifecycle import Spawn
-from services.chassis.log import Log, LogError, Outgoing
+from services.chassis.log.port import Log, LogError, Outgoing
+from services.chassis.process.lifecycle import Spawn
+from services.chassis.process.timers import Timers
 from services.chassis.storable import storable_text
-from services.chassis.timers import Timers
-from services.chassis.tool_arguments import ArgumentCheck
-from services.runtime import compaction
 from services.runtime.asking import Asking
 from services.runtime.child_store import ChildStore
-from services.runtime.children import own_end
-from services.runtime.decide import decide
-from services.runtime.decisions import (
+from services.runtime.deciding import compaction
+from services.runtime.deciding.children import own_end
+from services.runtime.deciding.decide import decide
+from services.runtime.deciding.decisions import (
     Append,
     AppendTo,
     CallModel,
@@ -44,9 +44,9 @@ from services.runtime.decisions import (
     World,
 )
 from services.runtime.metrics import RuntimeMetrics
-from services.runtime.model import Model
+from services.runtime.models.port import Model
+from services.runtime.models.scheduling import ModelSlots
 from services.runtime.others import Others
-from services.runtime.scheduling import ModelSlots
 from services.runtime.transcript_loading import Transcripts
 from services.runtime.transcripts import TranscriptStore
 from services.runtime.work import Held, Partition, Pending, RuntimeIdentity, RuntimeOptions, Work

@@ -16,10 +16,10 @@ from schemas.events import service_event_id
 from schemas.ids import EventId, ThreadKey
 from schemas.topics import topic_of
 from services.chassis.clock import Clock
-from services.chassis.lifecycle import Spawn
-from services.chassis.log import Log, LogError, Outgoing
+from services.chassis.log.port import Log, LogError, Outgoing
+from services.chassis.process.lifecycle import Spawn
 from services.runtime.child_store import ChildStore
-from services.runtime.decisions import AppendTo, ReadChild
+from services.runtime.deciding.decisions import AppendTo, ReadChild
 from services.runtime.metrics import RuntimeMetrics
 from services.runtime.work import Advancing, Held, Partition, RuntimeIdentity, RuntimeOptions
 

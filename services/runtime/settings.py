@@ -1,9 +1,9 @@
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
-from services.chassis.roles import RUNTIME
+from services.chassis.postgres.roles import RUNTIME
 from services.chassis.settings import ROLE, Settings
-from services.runtime.limits import Limits
+from services.runtime.deciding.limits import Limits
 
 
 class RuntimeSettings(Settings):

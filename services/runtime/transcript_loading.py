@@ -9,11 +9,11 @@ from schemas.thread import Verdict
 from schemas.topics import topic_of
 from schemas.transcript import Transcript, transcript_changes
 from services.chassis.clock import Clock
-from services.chassis.contexts import read_inherited, reading
-from services.chassis.lifecycle import Spawn
-from services.chassis.log import Log, TopicPartition
-from services.runtime.children import answer_text
-from services.runtime.context import Window, window
+from services.chassis.log.port import Log, TopicPartition
+from services.chassis.process.lifecycle import Spawn
+from services.chassis.threads.contexts import read_inherited, reading
+from services.runtime.deciding.children import answer_text
+from services.runtime.deciding.context import Window, window
 from services.runtime.metrics import RuntimeMetrics
 from services.runtime.transcripts import TranscriptStore, scan_transcript
 from services.runtime.work import Advancing, Held, Partition, RuntimeOptions

@@ -11,11 +11,11 @@ from schemas.ids import ThreadKey
 from schemas.state import NOTHING
 from schemas.thread import fold
 from schemas.transcript import Change, Item, Transcript, transcript_changes
-from services.chassis.contexts import ContextRows, PostgresContexts
-from services.chassis.log import Log, TopicPartition
-from services.chassis.postgres import AWAY
-from services.chassis.scan import scan
-from services.chassis.sql_files import SqlFiles
+from services.chassis.log.port import Log, TopicPartition
+from services.chassis.log.scan import scan
+from services.chassis.postgres.connections import AWAY
+from services.chassis.postgres.sql_files import SqlFiles
+from services.chassis.threads.contexts import ContextRows, PostgresContexts
 
 
 class ColdTranscript(NamedTuple):

@@ -9,11 +9,11 @@ from schemas.codec import Record
 from schemas.ids import EventId, ThreadKey
 from schemas.state import ThreadState
 from schemas.transcript import Change, Transcript
-from services.chassis.fold_loop import Held as HeldThread
-from services.chassis.fold_loop import Partition as AssignedPartition
-from services.chassis.timers import Timer
-from services.runtime.decisions import NO_TRIES, Append, Calling, ChildEnd, Summarising, SummaryTries
-from services.runtime.limits import Limits
+from services.chassis.following.fold_loop import Held as HeldThread
+from services.chassis.following.fold_loop import Partition as AssignedPartition
+from services.chassis.process.timers import Timer
+from services.runtime.deciding.decisions import NO_TRIES, Append, Calling, ChildEnd, Summarising, SummaryTries
+from services.runtime.deciding.limits import Limits
 
 
 @dataclass(slots=True, eq=False)

@@ -7,25 +7,25 @@ from functools import partial
 import structlog
 from prometheus_client import CollectorRegistry
 
-from services.chassis.artifacts_store import open_artifacts
-from services.chassis.catalog_reader import CatalogReader
+from services.chassis.artifacts.object_store import open_artifacts
+from services.chassis.catalog.reader import CatalogReader
 from services.chassis.clock import SystemClock, draw_id
-from services.chassis.following import FOLLOWED, Following, fold_loop
-from services.chassis.groups import executor_group
-from services.chassis.lifecycle import Lifecycle, run_service
+from services.chassis.following.following import FOLLOWED, Following, fold_loop
+from services.chassis.log.groups import executor_group
+from services.chassis.process.lifecycle import Lifecycle, run_service
+from services.chassis.process.telemetry import configure_logging
+from services.chassis.process.timers import Timers
 from services.chassis.service import surroundings
-from services.chassis.telemetry import configure_logging
-from services.chassis.timers import Timers
 from services.tool_executor.assembly import assembled
-from services.tool_executor.keeping import Keeping, KeepLimits
-from services.tool_executor.leases import Leases
-from services.tool_executor.loop import Executor, ExecutorOptions
+from services.tool_executor.claiming.reconcile import ReconcileLimits
+from services.tool_executor.executing.keeping import Keeping, KeepLimits
+from services.tool_executor.executing.leases import Leases
+from services.tool_executor.executing.loop import Executor, ExecutorOptions
+from services.tool_executor.executing.work import Work
 from services.tool_executor.metrics import ExecutorMetrics
+from services.tool_executor.offering.tools_file import ToolsFile, ToolsFileError, read_tools_file
 from services.tool_executor.publisher import Publisher
-from services.tool_executor.reconcile import ReconcileLimits
 from services.tool_executor.settings import ExecutorSettings
-from services.tool_executor.tools_file import ToolsFile, ToolsFileError, read_tools_file
-from services.tool_executor.work import Work
 
 
 async def serve(settings: ExecutorSettings, file: ToolsFile, lifecycle: Lifecycle) -> None:

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import structlog
 
 from schemas.tools import CatalogSource, ToolSpec
-from services.chassis.artifacts import ArtifactStore
-from services.chassis.lifecycle import Spawn
-from services.chassis.skill_tar import SkillLimits
+from services.chassis.artifacts.store import ArtifactStore
+from services.chassis.process.lifecycle import Spawn
+from services.chassis.threads.skill_tar import SkillLimits
 from services.tool_executor.builtin.apply_patch import ApplyPatchTool
 from services.tool_executor.builtin.echo import EchoTool
 from services.tool_executor.builtin.files import ReadFileTool, WriteFileTool
@@ -18,17 +18,17 @@ from services.tool_executor.builtin.load_skill import LoadSkillTool
 from services.tool_executor.builtin.read_artifact import ReadArtifactTool
 from services.tool_executor.builtin.restore_files import RestoreFilesTool
 from services.tool_executor.builtin.shell import ShellTool
-from services.tool_executor.catalog import McpTools, builtin_entry, client_entry, mcp_source
-from services.tool_executor.file_history import FileHistory
-from services.tool_executor.hooks import CommandHook, ReconcileHook, ToolHook
-from services.tool_executor.mcp import McpServer
-from services.tool_executor.process import Warden
+from services.tool_executor.offering.catalog import McpTools, builtin_entry, client_entry, mcp_source
+from services.tool_executor.offering.hooks import CommandHook, ReconcileHook, ToolHook
+from services.tool_executor.offering.mcp import McpServer
+from services.tool_executor.offering.tools_file import ToolsFile
 from services.tool_executor.publisher import Publisher
-from services.tool_executor.sandbox import Sandbox, SandboxPolicy, find_bubblewrap
 from services.tool_executor.settings import ExecutorSettings
-from services.tool_executor.skills import SkillFolders
 from services.tool_executor.tools import Toolbox, ToolRunner
-from services.tool_executor.tools_file import ToolsFile
+from services.tool_executor.workspace.file_history import FileHistory
+from services.tool_executor.workspace.process import Warden
+from services.tool_executor.workspace.sandbox import Sandbox, SandboxPolicy, find_bubblewrap
+from services.tool_executor.workspace.skills import SkillFolders
 
 log = structlog.get_logger()
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import IO, TypeAlias
 
-from services.chassis.artifacts import PIECE_BYTES, sha256_of
+from services.chassis.artifacts.store import PIECE_BYTES, sha256_of
 from services.chassis.storable import storable_text
 from services.tool_executor.output import INLINE_BYTES_MAX
 

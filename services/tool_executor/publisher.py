@@ -1,1 +1,1 @@
-from services.chassis.catalog_publisher import Publisher as Publisher  # noqa: PLC0414
+from services.chassis.catalog.publisher import Publisher as Publisher  # noqa: PLC0414

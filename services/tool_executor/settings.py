@@ -3,7 +3,7 @@ from pathlib import Path
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
-from services.chassis.roles import EXECUTOR
+from services.chassis.postgres.roles import EXECUTOR
 from services.chassis.settings import MIB, ROLE, Settings
 
 

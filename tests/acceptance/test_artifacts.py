@@ -11,14 +11,14 @@ from typing import Any
 import httpx2
 import pytest
 
-from services.chassis.artifacts import sha256_of
-from services.cli.embedded import Running
+from services.chassis.artifacts.store import sha256_of
+from services.cli.local.embedded import Running
 from services.client.client import ThreadlogClient
 from services.client.sse import Fact, JsonObject
 from tests.acceptance.test_kill import applied, follow
-from tests.support.services import database
-from tests.support.system import System, system
-from tests.support.waiting import PATIENCE_SECONDS
+from tests.support.processes.services import database
+from tests.support.processes.system import System, system
+from tests.support.simulated.waiting import PATIENCE_SECONDS
 
 SCRIPT = r"""
 rules:

@@ -20,13 +20,13 @@ from schemas.envelope import Headers
 from schemas.events import InputSubmitted, TextItem, ThreadCreated
 from schemas.ids import TenantId, ThreadId, ThreadKey, derive
 from schemas.topics import THREAD_EVENTS, THREAD_EVENTS_DLQ
-from services.chassis.kafka import KafkaLog
-from services.chassis.log import Outgoing, TopicPartition
+from services.chassis.kafka.kafka_log import KafkaLog
+from services.chassis.log.port import Outgoing, TopicPartition
 from services.client.client import ThreadlogClient
 from services.client.sse import Fact
-from tests.support.services import database
-from tests.support.system import System, system
-from tests.support.waiting import PATIENCE_SECONDS
+from tests.support.processes.services import database
+from tests.support.processes.system import System, system
+from tests.support.simulated.waiting import PATIENCE_SECONDS
 
 SCRIPT = r"""
 rules:

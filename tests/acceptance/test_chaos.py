@@ -8,7 +8,7 @@ from tests.chaos.ledger import CLASSES
 from tests.chaos.report import violations
 from tests.chaos.run import chaos
 from tests.conftest import IS_CI, NEEDS_APACHE
-from tests.support.services import choose_kafka
+from tests.support.processes.services import choose_kafka
 
 SECONDS = 60
 FAULTS_MIN = 4

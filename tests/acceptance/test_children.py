@@ -10,13 +10,13 @@ import pytest
 
 from schemas.ids import TenantId, ThreadId, ThreadKey
 from schemas.topics import PARTITIONS_DEFAULT
-from services.chassis.kafka import partition_for
+from services.chassis.kafka.kafka_log import partition_for
 from services.client.client import RefusedError, ThreadlogClient
 from services.client.sse import Fact, JsonObject
-from services.runtime.children import Origin, child_of
-from tests.support.services import database
-from tests.support.system import System, system
-from tests.support.waiting import PATIENCE_SECONDS
+from services.runtime.deciding.children import Origin, child_of
+from tests.support.processes.services import database
+from tests.support.processes.system import System, system
+from tests.support.simulated.waiting import PATIENCE_SECONDS
 
 SECOND = "second"
 SCRIPT = r"""

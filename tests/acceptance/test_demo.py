@@ -31,7 +31,7 @@ async def test_the_demo_holds_and_leaves_nothing(temporary: Path) -> None:
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
-        "services.cli.demo",
+        "demo",
         env={**os.environ, MARK: mark, "TMPDIR": str(temporary)},
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,

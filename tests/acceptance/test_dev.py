@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from services.cli.embedded import free_port
+from services.cli.local.embedded import free_port
 from services.client.client import ThreadlogClient
 from services.client.sse import Fact, Live
 

@@ -8,9 +8,9 @@ import pytest
 
 from services.client.client import RefusedError, ThreadlogClient
 from services.client.sse import Fact
-from tests.support.services import database
-from tests.support.system import System, system
-from tests.support.waiting import PATIENCE_SECONDS
+from tests.support.processes.services import database
+from tests.support.processes.system import System, system
+from tests.support.simulated.waiting import PATIENCE_SECONDS
 
 SCRIPT = r"""
 rules:

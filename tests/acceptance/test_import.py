@@ -14,20 +14,20 @@ import pytest
 import pytest_asyncio
 from pydantic import JsonValue
 
-from services.cli.embedded import Running
+from services.cli.local.embedded import Running
 from services.client.client import ThreadlogClient
 from services.client.sse import Fact
 from services.importer.model import Tool
 from services.importer.sessions import ReadLimits, dry_run
-from services.importer.walk import find_files
-from tests.support.imported_views import came_to, differences, happened_once, records
-from tests.support.importing import data_of, imported, reports_of, threadlog, threads_of
-from tests.support.services import database
+from services.importer.source_files import find_files
+from tests.support.processes.services import database
+from tests.support.processes.system import System, system
+from tests.support.sessions.imported_views import came_to, differences, happened_once, records
+from tests.support.sessions.importing import data_of, imported, reports_of, threadlog, threads_of
 from tests.support.sessions.made import write_claude_branch, write_codex, write_nested_agents
 from tests.support.sessions.readme import FOLDER as RECORDED
 from tests.support.sessions.readme import needs_sessions
-from tests.support.system import System, system
-from tests.support.waiting import PATIENCE_SECONDS
+from tests.support.simulated.waiting import PATIENCE_SECONDS
 
 SESSIONS = Path("tests/support/sessions")
 FOLDERS = {"claude-code": "claude", "codex": "codex"}
@@ -329,7 +329,7 @@ def workers(running: System) -> list[psutil.Process]:
     return [
         child
         for child in psutil.Process().children(recursive=True)
-        if "services.ingest.import_worker" in " ".join(child.cmdline())
+        if "services.ingest.imports.worker" in " ".join(child.cmdline())
         and child.environ().get("THREADLOG_INGEST_PORT") == running.environment["THREADLOG_INGEST_PORT"]
     ]
 

@@ -8,12 +8,12 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from services.cli.embedded import Running
+from services.cli.local.embedded import Running
 from services.client.client import Accepted, ThreadlogClient
 from services.client.sse import JsonObject
 from tests.acceptance.test_kill import applied, follow
-from tests.support.services import database
-from tests.support.system import System, system
+from tests.support.processes.services import database
+from tests.support.processes.system import System, system
 
 SCRIPT = r"""
 rules:

@@ -16,16 +16,16 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
+from reference.metrics import MetricReference, reference
 from schemas.ids import TenantId, ThreadId, ThreadKey
 from schemas.state import FOLD_VERSION
 from schemas.topics import THREAD_EVENTS
-from services.chassis.kafka import KafkaLog
-from services.chassis.log import Outgoing
-from services.cli.embedded import Running, free_port
-from services.cli.metrics_reference import MetricReference, reference
-from tests.support.services import database
-from tests.support.system import System, system
-from tests.support.waiting import PATIENCE_SECONDS
+from services.chassis.kafka.kafka_log import KafkaLog
+from services.chassis.log.port import Outgoing
+from services.cli.local.embedded import Running, free_port
+from tests.support.processes.services import database
+from tests.support.processes.system import System, system
+from tests.support.simulated.waiting import PATIENCE_SECONDS
 
 pytestmark = [pytest.mark.kafka]
 # Its own broker: what is counted begins with what others have left on a shared one.

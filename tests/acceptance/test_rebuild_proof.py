@@ -7,7 +7,7 @@ import pytest
 from tests.conftest import IS_CI, NEEDS_APACHE
 from tests.proof.report import differences
 from tests.proof.run import FAULTS, prove
-from tests.support.services import choose_kafka
+from tests.support.processes.services import choose_kafka
 
 RECORDS = 4_000
 

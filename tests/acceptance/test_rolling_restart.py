@@ -16,12 +16,12 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from services.cli.embedded import free_port
-from services.cli.supervisor import SERVICES
+from services.cli.local.embedded import free_port
+from services.cli.local.supervisor import SERVICES
 from services.client.sse import Fact, JsonObject, SseParser
-from tests.support.services import database
-from tests.support.system import System, system
-from tests.support.waiting import PATIENCE_SECONDS
+from tests.support.processes.services import database
+from tests.support.processes.system import System, system
+from tests.support.simulated.waiting import PATIENCE_SECONDS
 
 pytestmark = [pytest.mark.kafka]
 

@@ -8,11 +8,11 @@ import httpx2
 import pytest
 
 from schemas.topics import PARTITIONS_DEFAULT
-from services.chassis.groups import RUNTIME_GROUP
+from services.chassis.log.groups import RUNTIME_GROUP
 from services.client.sse import JsonObject
-from tests.support.services import database
-from tests.support.system import System, system
-from tests.support.waiting import PATIENCE_SECONDS
+from tests.support.processes.services import database
+from tests.support.processes.system import System, system
+from tests.support.simulated.waiting import PATIENCE_SECONDS
 
 pytestmark = [pytest.mark.kafka]
 

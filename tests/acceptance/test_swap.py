@@ -20,8 +20,8 @@ import orjson
 import pytest
 
 from services.client.client import ThreadlogClient
-from tests.support.services import database
-from tests.support.system import System, system
+from tests.support.processes.services import database
+from tests.support.processes.system import System, system
 
 SCRIPT = """
 rules:

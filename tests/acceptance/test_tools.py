@@ -8,8 +8,8 @@ import pytest
 from services.client.client import RefusedError
 from services.client.sse import JsonObject
 from tests.acceptance.test_kill import applied, follow, wait_for_lines
-from tests.support.services import database
-from tests.support.system import System, system
+from tests.support.processes.services import database
+from tests.support.processes.system import System, system
 
 SCRIPT = r"""
 rules:

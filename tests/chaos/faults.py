@@ -5,7 +5,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Mapping
 
-from services.cli.supervisor import ServiceError
+from services.cli.local.supervisor import ServiceError
 from tests.chaos.system import LEASE_SECONDS, Victim
 
 MEAN_SECONDS = 3.0

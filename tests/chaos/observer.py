@@ -9,8 +9,8 @@ from schemas.ids import ThreadKey
 from schemas.state import NOTHING, ThreadState, is_active, unknown_calls, waits_for_others
 from schemas.thread import fold
 from schemas.topics import THREAD_EVENTS
-from services.chassis.kafka import KafkaLog
-from services.chassis.log import Incoming, LogError, TopicPartition
+from services.chassis.kafka.kafka_log import KafkaLog
+from services.chassis.log.port import Incoming, LogError, TopicPartition
 
 POLL_MS = 100
 AGAIN_SECONDS = 0.5

@@ -18,7 +18,7 @@ import asyncpg
 from schemas.codec import Record
 from schemas.ids import ThreadKey
 from schemas.state import Call
-from services.chassis.postgres import AWAY
+from services.chassis.postgres.connections import AWAY
 from tests.chaos.followers import Follower, connected
 from tests.chaos.observer import Observer, Seen
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from schemas.topics import THREAD_EVENTS
-from services.chassis.kafka import KafkaLog
-from services.chassis.log import TopicPartition
+from services.chassis.kafka.kafka_log import KafkaLog
+from services.chassis.log.port import TopicPartition
 from tests.chaos.calm import Calm
 from tests.chaos.faults import Faults
 from tests.chaos.load import Load

@@ -8,8 +8,8 @@ from contextlib import AbstractContextManager
 
 import psutil
 
-from services.cli.embedded import NotReadyError, Running
-from services.cli.supervised import ProgramEndedError
+from services.cli.local.embedded import NotReadyError, Running
+from services.cli.local.supervised import ProgramEndedError
 
 LOOK_SECONDS = 0.02
 START_TRIES_MAX = 10

@@ -14,13 +14,13 @@ import asyncpg
 
 from services.chassis.settings import Settings
 from services.cli.database import migrate_all
-from services.cli.embedded import embedded_postgres, free_port
-from services.cli.supervisor import SERVICES, Restarts, ServiceError, Supervisor
+from services.cli.local.embedded import embedded_postgres, free_port
+from services.cli.local.supervisor import SERVICES, Restarts, ServiceError, Supervisor
 from services.cli.topics import apply_topics
 from tests.chaos.ledger import CLASSES, LOOKUP, PREFIX, Ledger
 from tests.chaos.load import SCRIPT
 from tests.chaos.stores import Store
-from tests.support.services import apache_kafka
+from tests.support.processes.services import apache_kafka
 
 INSTANCES = ("0", "1")
 LEASE_SECONDS = 5

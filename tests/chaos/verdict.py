@@ -10,8 +10,8 @@ from schemas.ids import ThreadKey, idempotency_key
 from schemas.state import NOTHING, ThreadState, is_active, unknown_calls
 from schemas.thread import USER_PREFIX, Verdict, fold
 from schemas.topics import THREAD_EVENTS
-from services.chassis.kafka import KafkaLog
-from services.chassis.log import TopicPartition
+from services.chassis.kafka.kafka_log import KafkaLog
+from services.chassis.log.port import TopicPartition
 from tests.chaos.followers import Followed
 from tests.chaos.ledger import CLASSES, PREFIX
 from tests.chaos.load import Acknowledged

@@ -7,10 +7,10 @@ import asyncpg
 
 from schemas.ids import ThreadKey
 from schemas.state import dump_state
-from services.chassis.kafka import KafkaLog
+from services.chassis.kafka.kafka_log import KafkaLog
 from services.chassis.settings import Settings
-from services.projector.generations import live_generation, view_checksums
-from services.projector.rebuild import rebuild
+from services.projector.generations.generations import live_generation, view_checksums
+from services.projector.rebuilding.rebuild import rebuild
 from services.projector.settings import ProjectorSettings
 from tests.chaos.verdict import ThreadStory
 

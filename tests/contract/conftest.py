@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.support.view_harness import InMemory, InPostgres, Views, in_postgres
+from tests.support.stored.view_harness import InMemory, InPostgres, Views, in_postgres
 
 
 @pytest.fixture(params=["memory", "postgres"])

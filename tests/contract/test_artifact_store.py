@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from services.chassis.artifacts import (
+from services.chassis.artifacts.object_store import ObjectArtifacts
+from services.chassis.artifacts.store import (
     PIECE_BYTES,
     ArtifactInfo,
     ArtifactMismatchError,
@@ -19,9 +20,8 @@ from services.chassis.artifacts import (
     collected,
     sha256_of,
 )
-from services.chassis.artifacts_store import ObjectArtifacts
-from tests.support.memory_artifacts import MemoryArtifacts
-from tests.support.s3_server import BUCKET, S3Server, s3_server
+from tests.support.memory.artifacts import MemoryArtifacts
+from tests.support.processes.s3_server import BUCKET, S3Server, s3_server
 
 BYTES_MAX = 12 * PIECE_BYTES
 TEXT = b"what a tool said\n"

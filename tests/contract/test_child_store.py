@@ -9,11 +9,12 @@ import pytest
 from schemas.config import Config
 from schemas.events import AnswerReasoning, AnswerText, InputWithdrawn, Lineage, ThreadCloseRequested, TurnOutcome
 from schemas.ids import ThreadId, ThreadKey, derive_child_input
-from services.chassis.sql_files import SqlFiles
-from services.runtime import child_store, children
+from services.chassis.postgres.sql_files import SqlFiles
+from services.runtime import child_store
 from services.runtime.child_store import ChildStore, PostgresChildren
-from services.runtime.decisions import ChildEnd
-from tests.support.histories import (
+from services.runtime.deciding import children
+from services.runtime.deciding.decisions import ChildEnd
+from tests.support.recorded.histories import (
     KEY,
     USER,
     History,
@@ -27,7 +28,7 @@ from tests.support.histories import (
     turn_ended,
     turn_started,
 )
-from tests.support.view_harness import InPostgres, Views, advance, read_of
+from tests.support.stored.view_harness import InPostgres, Views, advance, read_of
 
 LINEAGE = Lineage(kind="child", parent="parent", seq=1, chain="0" * 64, call="1.1.0", depth=1)
 

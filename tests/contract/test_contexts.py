@@ -10,9 +10,9 @@ import pytest
 from schemas.ids import TenantId, ThreadId, ThreadKey
 from schemas.transcript import Item, Transcript
 from services.chassis.clock import SystemClock
-from services.chassis.contexts import Bounds, ShownAt, inherited_from, read_inherited, reading, scan_shown_at
-from services.chassis.log import Incoming, Outgoing
-from tests.support.contexts import (
+from services.chassis.log.port import Incoming, Outgoing
+from services.chassis.threads.contexts import Bounds, ShownAt, inherited_from, read_inherited, reading, scan_shown_at
+from tests.support.recorded.contexts import (
     apply_to,
     context_as_of,
     context_history,
@@ -21,11 +21,11 @@ from tests.support.contexts import (
     settled_seqs,
     transcript_of,
 )
-from tests.support.histories import History
-from tests.support.projector_world import key_of
-from tests.support.simulated_log import SimulatedBroker
-from tests.support.view_harness import HOME, TOPIC, Views, advance
-from tests.support.walks import as_read
+from tests.support.recorded.histories import History
+from tests.support.recorded.walks import as_read
+from tests.support.simulated.log import SimulatedBroker
+from tests.support.stored.view_harness import HOME, TOPIC, Views, advance
+from tests.support.worlds.projector import key_of
 
 THREADS = 12
 MOVES = 14

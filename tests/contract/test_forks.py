@@ -7,11 +7,11 @@ from schemas.events import ThreadConfigured, ThreadCreated
 from schemas.ids import TenantId, ThreadId, ThreadKey, derive
 from schemas.state import ThreadState
 from schemas.transcript import is_settled
-from services.ingest.forks import ForkAt, Forks, FoundPoint, MadeFork
-from tests.support import actors
-from tests.support.contexts import forked_at
-from tests.support.histories import USER, History, created, plain_turn, step_started, submitted
-from tests.support.view_harness import Views, advance, read_of
+from services.ingest.commands.forks import ForkAt, Forks, FoundPoint, MadeFork
+from tests.support.recorded import actors
+from tests.support.recorded.contexts import forked_at
+from tests.support.recorded.histories import USER, History, created, plain_turn, step_started, submitted
+from tests.support.stored.view_harness import Views, advance, read_of
 
 
 async def point(views: Views, key: ThreadKey, seq: int | None = None, turn: int | None = None) -> FoundPoint:

@@ -12,12 +12,12 @@ import pytest_asyncio
 
 from schemas.topics import TOPIC_RECORD_BYTES_MAX
 from services.chassis.clock import SystemClock
-from services.chassis.kafka import KafkaLog
-from services.chassis.kafka_topics import kafka_topics
-from services.chassis.log import Incoming, Log, LogError, OffsetOutOfRangeError, Outgoing, Reader, TopicPartition
+from services.chassis.kafka.kafka_log import KafkaLog
+from services.chassis.kafka.topic_admin import TopicSpec
+from services.chassis.kafka.topics import kafka_topics
+from services.chassis.log.port import Incoming, Log, LogError, OffsetOutOfRangeError, Outgoing, Reader, TopicPartition
 from services.chassis.settings import Settings
-from services.chassis.topic_admin import TopicSpec
-from tests.support.simulated_log import SimulatedBroker
+from tests.support.simulated.log import SimulatedBroker
 
 READ_SECONDS = 180.0
 AT_ONCE_SECONDS = 0.4

@@ -10,7 +10,7 @@ from schemas.ids import ThreadId, ThreadKey
 from schemas.state import FOLD_VERSION
 from schemas.topics import THREAD_EVENTS
 from services.chassis.log_partitions import OtherPartitionsError
-from services.projector.errors import (
+from services.projector.generations.errors import (
     NOWHERE,
     FenceError,
     GenerationGoneError,
@@ -19,12 +19,13 @@ from services.projector.errors import (
     StoreAwayError,
     StoredPosition,
 )
+from services.projector.generations.store import Claim, Generation, GenerationStore, Span
 from services.projector.projections.batch import PROJECTION_VERSION, Kept
-from services.projector.store import Claim, Generation, GenerationStore, Span
-from tests.support import histories
-from tests.support.histories import KEY
-from tests.support.memory_views import MemoryViews
-from tests.support.view_harness import (
+from tests.support.memory.views import MemoryViews
+from tests.support.recorded import histories
+from tests.support.recorded.histories import KEY
+from tests.support.simulated.waiting import eventually
+from tests.support.stored.view_harness import (
     CLUSTER,
     HOME,
     Views,
@@ -35,7 +36,6 @@ from tests.support.view_harness import (
     read_of,
     told,
 )
-from tests.support.waiting import eventually
 
 TOPIC = THREAD_EVENTS.name
 UNKNOWN = ThreadKey(KEY.tenant, ThreadId("unknown"))

@@ -2,17 +2,17 @@
 
 import pytest
 
-from schemas.effects import EffectRow, encode_effect
 from schemas.ids import ThreadId, ThreadKey
+from schemas.other_topics.effects import EffectRow, encode_effect
 from schemas.topics import THREAD_EVENTS
-from services.projector.effects import RelayStore, Rows, effect_row
-from services.projector.errors import GenerationGoneError, StoreAwayError
-from services.projector.store import Generation
-from tests.support import histories
-from tests.support.histories import KEY, plain_turn
-from tests.support.memory_relay import MemoryRelayStore
-from tests.support.memory_views import MemoryViews
-from tests.support.view_harness import CLUSTER, HOME, Views, a_turn, advance, batch_of, read_of
+from services.projector.applying.effects import RelayStore, Rows, effect_row
+from services.projector.generations.errors import GenerationGoneError, StoreAwayError
+from services.projector.generations.store import Generation
+from tests.support.memory.relay import MemoryRelayStore
+from tests.support.memory.views import MemoryViews
+from tests.support.recorded import histories
+from tests.support.recorded.histories import KEY, plain_turn
+from tests.support.stored.view_harness import CLUSTER, HOME, Views, a_turn, advance, batch_of, read_of
 
 TOPIC = THREAD_EVENTS.name
 OTHER = ThreadKey(KEY.tenant, ThreadId("other"))

@@ -5,11 +5,11 @@ import pytest
 
 from schemas.ids import TenantId, ThreadId, ThreadKey
 from schemas.topics import THREAD_EVENTS
-from services.chassis.log import Incoming
-from services.chassis.states import StatesUnavailableError
-from tests.support.histories import History
-from tests.support.view_harness import InPostgres, Views, advance
-from tests.support.walks import as_read
+from services.chassis.log.port import Incoming
+from services.chassis.threads.states import StatesUnavailableError
+from tests.support.recorded.histories import History
+from tests.support.recorded.walks import as_read
+from tests.support.stored.view_harness import InPostgres, Views, advance
 
 TOPIC = THREAD_EVENTS.name
 IDLE = ThreadKey(TenantId("acme"), ThreadId("idle"))

@@ -12,20 +12,20 @@ from schemas.envelope import format_time
 from schemas.events import InputWithdrawn, PlanProposed, ThreadDescribed
 from schemas.ids import EventId, TenantId, ThreadId, ThreadKey
 from schemas.topics import THREAD_EVENTS
-from services.chassis.log import Incoming
-from services.chassis.states import StatesUnavailableError
-from services.ingest.accept import CallFacts
-from services.ingest.accept_plans import PlanFacts
-from services.ingest.existence import ThreadRow
-from services.ingest.problems import VIEWS_UNAVAILABLE, ProblemError
-from services.ingest.refusals import Decided, InputStanding
+from services.chassis.log.port import Incoming
+from services.chassis.threads.states import StatesUnavailableError
+from services.ingest.commands.accept import CallFacts
+from services.ingest.commands.accept_plans import PlanFacts
+from services.ingest.commands.existence import ThreadRow
+from services.ingest.commands.refusals import Decided, InputStanding
+from services.ingest.http.problems import VIEWS_UNAVAILABLE, ProblemError
 from services.projector.projections import batch
 from services.projector.projections.changes import Applied, Change
-from tests.support import histories
-from tests.support.histories import KEY, USER, plain_turn, submitted
-from tests.support.plans import LOOK, planned
-from tests.support.projector_world import key_of, random_records
-from tests.support.view_harness import (
+from tests.support.recorded import histories
+from tests.support.recorded.histories import KEY, USER, plain_turn, submitted
+from tests.support.recorded.plans import LOOK, planned
+from tests.support.recorded.walks import as_read
+from tests.support.stored.view_harness import (
     HOME,
     InMemory,
     InPostgres,
@@ -37,7 +37,7 @@ from tests.support.view_harness import (
     read_of,
     told,
 )
-from tests.support.walks import as_read
+from tests.support.worlds.projector import key_of, random_records
 
 TOPIC = THREAD_EVENTS.name
 OTHER = ThreadKey(TenantId("other"), KEY.thread)

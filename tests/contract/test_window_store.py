@@ -2,9 +2,9 @@
 
 import pytest
 
-from services.projector.errors import StoreAwayError
-from services.projector.windows import Cell, CellKey, OvertakenError, Position
-from tests.support.view_harness import CLUSTER, Views
+from services.projector.generations.errors import StoreAwayError
+from services.projector.windows.windows import Cell, CellKey, OvertakenError, Position
+from tests.support.stored.view_harness import CLUSTER, Views
 
 MINUTE_MS = 60_000
 NOW_MS = 1_790_000_040_000

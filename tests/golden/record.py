@@ -30,7 +30,7 @@ from schemas.ids import derive, parse_key
 from schemas.state import FOLD_VERSION, NOTHING, ThreadState, dump_state
 from schemas.thread import fold
 from schemas.transcript import Transcript, transcript_changes
-from tests.support.histories import (
+from tests.support.recorded.histories import (
     EXECUTOR,
     IMPORTER,
     USER,

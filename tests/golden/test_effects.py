@@ -5,10 +5,10 @@ import re
 
 import jsonschema
 
-from schemas import reference
+from reference import events as reference
 from schemas.canonical import canonical_json
-from schemas.effects import EffectRow, ThreadEffect, decode_effect, encode_effect
-from schemas.windows import FAILURES, INPUTS, RESPONSES, TIMES, TOKENS, TOOL_CALLS, TOOL_MS, TURNS
+from schemas.other_topics.effects import EffectRow, ThreadEffect, decode_effect, encode_effect
+from schemas.other_topics.windows import FAILURES, INPUTS, RESPONSES, TIMES, TOKENS, TOOL_CALLS, TOOL_MS, TURNS
 
 FOLDER = reference.ROOT / "schemas" / "json" / "thread-effects"
 PAGE = (reference.ROOT / "docs" / "effects.md").read_text()
@@ -16,7 +16,7 @@ PAGE = (reference.ROOT / "docs" / "effects.md").read_text()
 
 def test_the_schema_is_that_of_the_model():
     written = (FOLDER / "effect.v1.schema.json").read_text()
-    assert written == reference.effect_schema(), "run python -m schemas.reference"
+    assert written == reference.effect_schema(), "run python -m reference.events"
 
 
 def test_the_example_is_what_is_published():

@@ -1,5 +1,5 @@
-"""Every version of every event: an example that decodes, a schema that its model has. `python -m schemas.reference`
-writes schemas and `docs/events.md`; `python -m schemas.reference release` freezes what has been released.
+"""Every version of every event: an example that decodes, a schema that its model has. `python -m reference.events`
+writes schemas and `docs/events.md`; `python -m reference.events release` freezes what has been released.
 """
 
 import json
@@ -7,13 +7,13 @@ import json
 import jsonschema
 import pytest
 
-from schemas import reference
+from reference import events as reference
+from reference.events import fingerprints, json_schema
 from schemas.canonical import canonical_json, data_hash
 from schemas.codec import Record, decode
 from schemas.events import EVENTS, TYPE_PREFIX, Event
 from schemas.ids import derive
-from schemas.reference import fingerprints, json_schema
-from tests.support.histories import KEY
+from tests.support.recorded.histories import KEY
 
 FOLDER = reference.ROOT / "schemas" / "json"
 VERSIONS = sorted(path.name.removesuffix(".example.json") for path in FOLDER.glob("*.example.json"))
@@ -59,7 +59,7 @@ def test_the_newest_example_is_whole(event: type[Event]):
 def test_the_schema_is_that_of_the_model(event: type[Event]):
     version = f"{event.kind}.v{event.version}"
     written = (FOLDER / f"{version}.schema.json").read_text()
-    assert written == json_schema(event), "run python -m schemas.reference"
+    assert written == json_schema(event), "run python -m reference.events"
     example = json.loads((FOLDER / f"{version}.example.json").read_text())
     jsonschema.validate(example, json.loads(written), jsonschema.Draft202012Validator)
 

@@ -5,12 +5,12 @@ from collections.abc import AsyncIterator
 import asyncpg
 import pytest
 
-from services.projector.analysis import COLUMNS, analyze
-from services.projector.generations import TABLES, ensure_live, migrate
-from services.projector.store import Generation
-from tests.support.histories import History, plain_turn
-from tests.support.projector_world import apply_all, key_of, settings_of, until
-from tests.support.walks import as_read
+from services.projector.generations.analysis import COLUMNS, analyze
+from services.projector.generations.generations import TABLES, ensure_live, migrate
+from services.projector.generations.store import Generation
+from tests.support.recorded.histories import History, plain_turn
+from tests.support.recorded.walks import as_read
+from tests.support.worlds.projector import apply_all, key_of, settings_of, until
 
 STATISTICS = "select tablename, attname from pg_stats where schemaname = 'views_g1'"
 

@@ -9,15 +9,15 @@ import asyncpg
 import pytest
 
 from schemas.topics import THREAD_EVENTS
-from services.chassis.log import Outgoing, TopicPartition
-from services.projector.build import Build
-from services.projector.database import connect
-from services.projector.errors import FenceError
-from services.projector.generations import create_generation, migrate, view_checksums
-from services.projector.postgres_store import PostgresStore
-from services.projector.store import Generation
-from tests.support.histories import History, plain_turn
-from tests.support.projector_world import PARTITIONS, World, key_of, random_records, settings_of
+from services.chassis.log.port import Outgoing, TopicPartition
+from services.projector.generations.database import connect
+from services.projector.generations.errors import FenceError
+from services.projector.generations.generations import create_generation, migrate, view_checksums
+from services.projector.generations.postgres_store import PostgresStore
+from services.projector.generations.store import Generation
+from services.projector.rebuilding.build import Build
+from tests.support.recorded.histories import History, plain_turn
+from tests.support.worlds.projector import PARTITIONS, World, key_of, random_records, settings_of
 
 TOPIC = THREAD_EVENTS.name
 

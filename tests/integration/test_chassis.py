@@ -10,19 +10,19 @@ import pytest
 from aiokafka import AIOKafkaProducer
 from prometheus_client import CollectorRegistry
 
-from services.chassis import kafka
-from services.chassis.kafka import KafkaLog
-from services.chassis.kafka_topics import kafka_topics
-from services.chassis.log import LogError, LogUnavailableError, Outgoing, TopicPartition
-from services.chassis.migrations import MigrationError, migrate
-from services.chassis.postgres import open_pool
-from services.chassis.probes import Probes
+from services.chassis.kafka.kafka_log import KafkaLog
+from services.chassis.kafka.kafka_log import kafka_log as kafka
+from services.chassis.kafka.topic_admin import TopicSpec
+from services.chassis.kafka.topics import kafka_topics
+from services.chassis.log.port import LogError, LogUnavailableError, Outgoing, TopicPartition
+from services.chassis.postgres.connections import open_pool
+from services.chassis.postgres.migrations import MigrationError, migrate
+from services.chassis.postgres.sql_files import SqlFiles
+from services.chassis.process.probes import Probes
 from services.chassis.settings import Settings
-from services.chassis.sql_files import SqlFiles
-from services.chassis.topic_admin import TopicSpec
-from services.cli.embedded import embedded_broker
+from services.cli.local.embedded import embedded_broker
 
-CHASSIS_SQL = SqlFiles(Path(__file__).parents[2] / "services" / "chassis" / "sql")
+CHASSIS_SQL = SqlFiles(Path(__file__).parents[2] / "services" / "chassis" / "postgres" / "sql")
 
 
 async def test_migrations_are_applied_once_also_when_several_try(fresh_database: str, tmp_path: Path) -> None:

@@ -9,9 +9,9 @@ from schemas.config import Config
 from schemas.config import Limits as OwnLimits
 from schemas.events import Lineage, ThreadCreated
 from schemas.ids import TenantId, ThreadId, ThreadKey
-from services.runtime.children import Origin, child_of
-from tests.support.histories import proposed, step_finished, step_started, turn_started
-from tests.support.ingest_place import Place, position
+from services.runtime.deciding.children import Origin, child_of
+from tests.support.recorded.histories import proposed, step_finished, step_started, turn_started
+from tests.support.worlds.ingest import Place, position
 
 Json = dict[str, Any]
 

@@ -19,25 +19,25 @@ from schemas.events import InputSubmitted
 from schemas.ids import TenantId, ThreadId, ThreadKey
 from schemas.topics import THREAD_EVENTS, THREAD_EVENTS_DLQ, TOPICS
 from services.chassis.clock import SystemClock
-from services.chassis.kafka import KafkaLog
-from services.chassis.kafka_topics import kafka_topics
-from services.chassis.log import Outgoing, TopicPartition
-from services.chassis.postgres import open_pool
-from services.chassis.topic_admin import apply, topic_specs
-from services.cli.embedded import Running
+from services.chassis.kafka.kafka_log import KafkaLog
+from services.chassis.kafka.topic_admin import apply, topic_specs
+from services.chassis.kafka.topics import kafka_topics
+from services.chassis.log.port import Outgoing, TopicPartition
+from services.chassis.postgres.connections import open_pool
+from services.cli.local.embedded import Running
 from services.ingest.__main__ import wire
 from services.ingest.app import create_app
 from services.ingest.metrics import IngestMetrics
 from services.ingest.settings import IngestSettings
-from services.projector.generations import migrate
+from services.projector.generations.generations import migrate
+from services.projector.generations.postgres_store import PostgresStores
 from services.projector.loop import Projector
 from services.projector.metrics import ProjectorMetrics
-from services.projector.postgres_store import PostgresStores
-from services.projector.rebuild import rebuild
-from tests.support.bad_records import bad_records, changed, hashed
-from tests.support.histories import USER, History, proposed, step_finished, submitted
-from tests.support.projector_world import PARTITIONS, settings_of, until
-from tests.support.waiting import PATIENCE_SECONDS
+from services.projector.rebuilding.rebuild import rebuild
+from tests.support.recorded.bad_records import bad_records, changed, hashed
+from tests.support.recorded.histories import USER, History, proposed, step_finished, submitted
+from tests.support.simulated.waiting import PATIENCE_SECONDS
+from tests.support.worlds.projector import PARTITIONS, settings_of, until
 
 pytestmark = pytest.mark.kafka
 TOPIC = THREAD_EVENTS.name

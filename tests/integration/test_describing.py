@@ -4,7 +4,7 @@ import httpx2
 import pytest
 
 from schemas.events import PlanApproved, PlanProposed, Task, TaskUpdated
-from tests.support.ingest_place import Place, position
+from tests.support.worlds.ingest import Place, position
 
 
 @pytest.fixture

@@ -13,16 +13,16 @@ from pathlib import Path
 import pytest
 
 from schemas.canonical import canonical_json
-from services.chassis.log import Outgoing, TopicPartition
-from services.cli.embedded import Running
-from services.cli.supervised import supervised
-from services.cli.supervisor import Restarts
-from services.projector.generations import drop_views
-from services.projector.rebuild import rebuild
-from tests.support.effects_world import PARTITIONS, SECONDS, TOPIC, EffectsWorld, as_row, effects_world, first_copies
-from tests.support.histories import START_MS, History, plain_turn, troubled_turn
-from tests.support.projector_world import key_of, settings_of, until
-from tests.support.window_sql import CELLS, COUNTED, cells, counts
+from services.chassis.log.port import Outgoing, TopicPartition
+from services.cli.local.embedded import Running
+from services.cli.local.supervised import supervised
+from services.cli.local.supervisor import Restarts
+from services.projector.generations.generations import drop_views
+from services.projector.rebuilding.rebuild import rebuild
+from tests.support.recorded.histories import START_MS, History, plain_turn, troubled_turn
+from tests.support.stored.window_sql import CELLS, COUNTED, cells, counts
+from tests.support.worlds.effects import PARTITIONS, SECONDS, TOPIC, EffectsWorld, as_row, effects_world, first_copies
+from tests.support.worlds.projector import key_of, settings_of, until
 
 BREAK_CONNECTIONS = (
     "select pg_terminate_backend(pid) from pg_stat_activity "

@@ -10,20 +10,20 @@ from prometheus_client import CollectorRegistry
 
 from schemas.topics import THREAD_EVENTS_DLQ
 from services.chassis.clock import SystemClock
-from services.chassis.log import Outgoing, TopicPartition
-from services.projector.errors import OtherLogError, RebuildError
-from services.projector.generations import OtherVersionError, ensure_live, migrate, view_checksums
-from services.projector.kept_generations import list_generations, remove_generation, use_generation
+from services.chassis.log.port import Outgoing, TopicPartition
+from services.projector.generations.errors import OtherLogError, RebuildError
+from services.projector.generations.generations import OtherVersionError, ensure_live, migrate, view_checksums
+from services.projector.generations.postgres_store import PostgresStores
+from services.projector.generations.store import Generation
 from services.projector.metrics import ProjectorMetrics
-from services.projector.postgres_store import PostgresStores
 from services.projector.projections.batch import PROJECTION_VERSION
-from services.projector.rebuild import rebuild
-from services.projector.rebuild_progress import Progress
-from services.projector.store import Generation
-from services.projector.upgrade import done_before, own_generation_live
-from tests.support.histories import History, plain_turn
-from tests.support.projector_world import PARTITIONS, TOPIC, World, key_of, settings_of, until
-from tests.support.simulated_log import SimulatedBroker
+from services.projector.rebuilding.kept_generations import list_generations, remove_generation, use_generation
+from services.projector.rebuilding.progress import Progress
+from services.projector.rebuilding.rebuild import rebuild
+from services.projector.rebuilding.upgrade import done_before, own_generation_live
+from tests.support.recorded.histories import History, plain_turn
+from tests.support.simulated.log import SimulatedBroker
+from tests.support.worlds.projector import PARTITIONS, TOPIC, World, key_of, settings_of, until
 
 SMALL_BATCHES = {"projector_batch_records_max": 20}
 

@@ -10,15 +10,15 @@ import httpx2
 import pytest
 
 from schemas.topics import TOPICS
-from services.chassis.kafka_topics import kafka_topics
+from services.chassis.kafka.topic_admin import apply, topic_specs
+from services.chassis.kafka.topics import kafka_topics
 from services.chassis.settings import Settings
-from services.chassis.topic_admin import apply, topic_specs
 from services.ingest.api_keys import KeyRequestError, create_key, revoke_key
-from services.projector.generations import ensure_live
+from services.projector.generations.generations import ensure_live
 from services.projector.settings import ProjectorSettings
-from tests.support import histories
-from tests.support.ingest_place import SQL, Place, position
-from tests.support.waiting import PATIENCE_SECONDS
+from tests.support.recorded import histories
+from tests.support.simulated.waiting import PATIENCE_SECONDS
+from tests.support.worlds.ingest import SQL, Place, position
 
 NOWHERE = "postgresql://threadlog@127.0.0.1:1/threadlog"
 

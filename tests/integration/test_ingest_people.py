@@ -8,8 +8,8 @@ import httpx2
 
 from schemas.tools import CatalogSource, ToolSpec
 from services.ingest.api_keys import create_key
-from tests.support import histories
-from tests.support.ingest_place import SQL, Place, position
+from tests.support.recorded import histories
+from tests.support.worlds.ingest import SQL, Place, position
 
 CALL = "1.1.0"
 SHELL = {"type": "object", "properties": {"command": {"type": "string"}}, "required": ["command"]}

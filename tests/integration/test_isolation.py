@@ -17,13 +17,13 @@ from pydantic import JsonValue
 
 from schemas.config import Config
 from schemas.events import ArtifactRecorded, Lineage, PlanProposed, Task, ThreadConfigured, ThreadCreated
-from services.chassis.artifacts import sha256_of
+from services.chassis.artifacts.store import sha256_of
 from services.ingest.api_keys import create_key
 from services.ingest.app import openapi_document
-from services.ingest.auth import SCOPES
+from services.ingest.http.auth import SCOPES
 from services.ingest.settings import IngestSettings
-from tests.support import histories
-from tests.support.ingest_place import SQL, Place
+from tests.support.recorded import histories
+from tests.support.worlds.ingest import SQL, Place
 
 OWNER: Final = "dev"
 """The tenant of what is asked for."""

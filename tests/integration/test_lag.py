@@ -5,13 +5,13 @@ import asyncio
 import pytest
 from prometheus_client import CollectorRegistry, Gauge
 
-from services.chassis.kafka import KafkaLog
-from services.chassis.kafka_topics import kafka_topics
-from services.chassis.lag import LagMeter
-from services.chassis.log import Outgoing, TopicPartition
+from services.chassis.kafka.kafka_log import KafkaLog
+from services.chassis.kafka.topic_admin import TopicSpec
+from services.chassis.kafka.topics import kafka_topics
+from services.chassis.log.lag import LagMeter
+from services.chassis.log.port import Outgoing, TopicPartition
 from services.chassis.settings import Settings
-from services.chassis.topic_admin import TopicSpec
-from tests.support.projector_world import until
+from tests.support.worlds.projector import until
 
 pytestmark = pytest.mark.kafka
 TP = TopicPartition("lag-events", 0)

@@ -9,10 +9,10 @@ from schemas.events import Lineage, ThreadCreated, ThreadImportStarted
 from schemas.ids import TenantId, ThreadId, ThreadKey
 from schemas.state import ThreadState
 from schemas.topics import THREAD_EVENTS
-from services.chassis.log import Outgoing
-from tests.support import histories
-from tests.support.histories import proposed, step_finished, step_started, turn_ended, turn_started
-from tests.support.ingest_place import PARTITIONS, Place, position
+from services.chassis.log.port import Outgoing
+from tests.support.recorded import histories
+from tests.support.recorded.histories import proposed, step_finished, step_started, turn_ended, turn_started
+from tests.support.worlds.ingest import PARTITIONS, Place, position
 
 Json = dict[str, Any]
 

@@ -18,19 +18,19 @@ from pathlib import Path
 import psutil
 import pytest
 
-from services.tool_executor.catalog import McpTools
-from services.tool_executor.hooks import Question, ToolHook
-from services.tool_executor.mcp import Backoff, McpServer
-from services.tool_executor.process import Warden
-from services.tool_executor.reconcile import Answer, answer_of
-from services.tool_executor.sandbox import Sandbox, SandboxPolicy
+from services.tool_executor.claiming.reconcile import Answer, answer_of
+from services.tool_executor.offering.catalog import McpTools
+from services.tool_executor.offering.hooks import Question, ToolHook
+from services.tool_executor.offering.mcp import Backoff, McpServer
+from services.tool_executor.offering.tools_file import McpServerConfig, ReconcileSection, ToolPolicy
 from services.tool_executor.tools import Toolbox
-from services.tool_executor.tools_file import McpServerConfig, ReconcileSection, ToolPolicy
-from tests.support.tool_requests import request, run, text_of
-from tests.support.waiting import eventually
+from services.tool_executor.workspace.process import Warden
+from services.tool_executor.workspace.sandbox import Sandbox, SandboxPolicy
+from tests.support.recorded.tool_requests import request, run, text_of
+from tests.support.simulated.waiting import eventually
 
-STDIO_SERVER = Path(__file__).parents[1] / "support" / "mcp_stdio_server.py"
-HTTP_SERVER = Path(__file__).parents[1] / "support" / "mcp_http_server.py"
+STDIO_SERVER = Path(__file__).parents[1] / "support" / "processes" / "mcp_stdio_server.py"
+HTTP_SERVER = Path(__file__).parents[1] / "support" / "processes" / "mcp_http_server.py"
 GIT_SERVER = shutil.which("mcp-server-git", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
 CONNECT_SECONDS = 30
 QUICK = Backoff(first_seconds=0.05, most_seconds=0.5, steady_seconds=0.0)
@@ -245,10 +245,10 @@ def test_servers_die_with_an_executor_that_is_killed(tmp_path):
     program = textwrap.dedent("""
         import asyncio, os, sys
         from pathlib import Path
-        from services.tool_executor.mcp import McpServer
-        from services.tool_executor.process import Warden
-        from services.tool_executor.sandbox import Sandbox, SandboxPolicy
-        from services.tool_executor.tools_file import McpServerConfig
+        from services.tool_executor.offering.mcp import McpServer
+        from services.tool_executor.workspace.process import Warden
+        from services.tool_executor.workspace.sandbox import Sandbox, SandboxPolicy
+        from services.tool_executor.offering.tools_file import McpServerConfig
 
         async def main():
             here = Path(sys.argv[1])

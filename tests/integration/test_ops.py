@@ -12,29 +12,29 @@ from prometheus_client import CollectorRegistry
 from schemas.ids import TenantId, ThreadId, ThreadKey
 from schemas.topics import THREAD_PROGRESS
 from services.chassis.clock import SystemClock
-from services.chassis.groups import PROJECTOR_GROUP, RUNTIME_GROUP, GroupMembers, executor_group, without_owner
-from services.chassis.kafka import KafkaLog
-from services.chassis.kafka_groups import kafka_groups
-from services.chassis.kafka_topics import kafka_topics
-from services.chassis.log import LogUnavailableError, TopicPartition
-from services.chassis.postgres import open_pool
+from services.chassis.kafka.groups import kafka_groups
+from services.chassis.kafka.kafka_log import KafkaLog
+from services.chassis.kafka.topic_admin import TopicSpec
+from services.chassis.kafka.topics import kafka_topics
+from services.chassis.log.groups import PROJECTOR_GROUP, RUNTIME_GROUP, GroupMembers, executor_group, without_owner
+from services.chassis.log.port import LogUnavailableError, TopicPartition
+from services.chassis.postgres.connections import open_pool
+from services.chassis.postgres.tenancy import TenantPool
 from services.chassis.settings import Settings
-from services.chassis.tenancy import TenantPool
-from services.chassis.topic_admin import TopicSpec
-from services.cli.embedded import embedded_broker
-from services.ingest import ops as ingest_ops
+from services.cli.local.embedded import embedded_broker
 from services.ingest.database import Database, statements
 from services.ingest.metrics import IngestMetrics
-from services.ingest.ops import Ops, OpsLimits
-from services.ingest.quarantine_reports import QuarantineReports
-from services.ingest.stalled import Quiet
-from services.projector.generations import migrate
+from services.ingest.operations import stuck as ingest_ops
+from services.ingest.operations.quarantine_reports import QuarantineReports
+from services.ingest.operations.stalled import Quiet
+from services.ingest.operations.stuck import Ops, OpsLimits
+from services.projector.generations.generations import migrate
 from services.projector.projections import batch as projections
-from tests.support.deciding import idle, in_turn, with_calls
-from tests.support.histories import USER, History, approval_requested, proposed, submitted
-from tests.support.projector_world import PARTITIONS, World
-from tests.support.simulated_log import SimulatedBroker
-from tests.support.waiting import PATIENCE_SECONDS
+from tests.support.recorded.deciding import idle, in_turn, with_calls
+from tests.support.recorded.histories import USER, History, approval_requested, proposed, submitted
+from tests.support.simulated.log import SimulatedBroker
+from tests.support.simulated.waiting import PATIENCE_SECONDS
+from tests.support.worlds.projector import PARTITIONS, World
 
 
 class NoGroups:

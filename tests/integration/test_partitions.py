@@ -13,16 +13,16 @@ from aiokafka.admin.new_partitions import NewPartitions
 
 from schemas.ids import TenantId, ThreadId, ThreadKey
 from schemas.topics import THREAD_EVENTS
-from services.chassis.kafka import KafkaLog
-from services.chassis.log import Outgoing
+from services.chassis.kafka.kafka_log import KafkaLog
+from services.chassis.log.port import Outgoing
 from services.chassis.log_partitions import OtherPartitionsError
 from services.cli.database import migrate_all
-from services.cli.embedded import Running
-from services.projector.generations import drop_views
-from services.projector.rebuild import rebuild
-from tests.support.histories import History, plain_turn
-from tests.support.projector_world import until
-from tests.support.verify_place import PARTITIONS, VerifyPlace, new_log, verify_place
+from services.cli.local.embedded import Running
+from services.projector.generations.generations import drop_views
+from services.projector.rebuilding.rebuild import rebuild
+from tests.support.recorded.histories import History, plain_turn
+from tests.support.worlds.projector import until
+from tests.support.worlds.verification import PARTITIONS, VerifyPlace, new_log, verify_place
 
 TOPIC = THREAD_EVENTS.name
 MORE = PARTITIONS + 4

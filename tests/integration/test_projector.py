@@ -9,21 +9,20 @@ import asyncpg
 import orjson
 import pytest
 
-from services.chassis.log import Incoming
-from services.projector.database import connect
-from services.projector.errors import FenceError, StoreAwayError
-from services.projector.generations import (
+from services.chassis.log.port import Incoming
+from services.projector.generations.database import connect
+from services.projector.generations.errors import FenceError, StoreAwayError
+from services.projector.generations.generations import (
     FOLDER,
     TABLES,
     ensure_live,
     migrate,
     view_checksums,
 )
-from services.projector.postgres_store import PostgresStore
+from services.projector.generations.postgres_store import PostgresStore
+from services.projector.generations.store import Span
 from services.projector.projections.batch import Batch
-from services.projector.store import Span
-from tests.support.applying import DeadLetters, applier_of
-from tests.support.histories import (
+from tests.support.recorded.histories import (
     USER,
     History,
     plain_turn,
@@ -32,9 +31,10 @@ from tests.support.histories import (
     submitted,
     turn_ended,
 )
-from tests.support.projector_world import another_generation, apply_all, key_of, random_records, settings_of, stored
-from tests.support.view_tables import Projected
-from tests.support.walks import as_read
+from tests.support.recorded.walks import as_read
+from tests.support.stored.applying import DeadLetters, applier_of
+from tests.support.stored.view_tables import Projected
+from tests.support.worlds.projector import another_generation, apply_all, key_of, random_records, settings_of, stored
 
 
 @pytest.fixture
@@ -88,7 +88,7 @@ async def test_every_statement_is_one_that_the_database_knows(database: str) -> 
     generation = await ensure_live(database, settings, "cluster")
     connection = await connect(database, settings, generation.schema)
     try:
-        for path in sorted((FOLDER / "sql").glob("*.sql")):
+        for path in sorted(FOLDER.glob("*/sql/*.sql")):
             if path.stem not in {"generation", "policies", "grants_of_views"}:
                 await connection.prepare(path.read_text())
     finally:

@@ -12,14 +12,14 @@ from prometheus_client import CollectorRegistry
 
 from schemas.topics import THREAD_EVENTS_DLQ, TOPICS
 from services.chassis.clock import SystemClock
-from services.chassis.groups import PROJECTOR_GROUP
-from services.chassis.kafka import KafkaLog
-from services.chassis.kafka_topics import kafka_topics
-from services.chassis.log import Incoming, Outgoing, TopicPartition
-from services.chassis.topic_admin import apply, topic_specs
-from services.cli.embedded import Running
-from services.projector.errors import OtherLogError
-from services.projector.generations import (
+from services.chassis.kafka.kafka_log import KafkaLog
+from services.chassis.kafka.topic_admin import apply, topic_specs
+from services.chassis.kafka.topics import kafka_topics
+from services.chassis.log.groups import PROJECTOR_GROUP
+from services.chassis.log.port import Incoming, Outgoing, TopicPartition
+from services.cli.local.embedded import Running
+from services.projector.generations.errors import OtherLogError
+from services.projector.generations.generations import (
     TABLES,
     NotMigratedError,
     OtherVersionError,
@@ -28,15 +28,15 @@ from services.projector.generations import (
     migrate,
     view_checksums,
 )
+from services.projector.generations.postgres_store import PostgresStores
 from services.projector.loop import Projector
 from services.projector.metrics import ProjectorMetrics
-from services.projector.postgres_store import PostgresStores
-from services.projector.rebuild import rebuild
-from tests.support.histories import (
+from services.projector.rebuilding.rebuild import rebuild
+from tests.support.recorded.histories import (
     History,
     plain_turn,
 )
-from tests.support.projector_world import PARTITIONS, TOPIC, World, key_of, settings_of, until
+from tests.support.worlds.projector import PARTITIONS, TOPIC, World, key_of, settings_of, until
 
 
 @pytest.fixture

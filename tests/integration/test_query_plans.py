@@ -13,33 +13,34 @@ import asyncpg
 import pytest
 import pytest_asyncio
 
-from services.chassis.roles import EXECUTOR, INGEST, OPERATOR, PROJECTOR, READER, RUNTIME
-from services.projector.database import WRITER
-from services.projector.generations import FOLDER, ensure_live, migrate
-from services.projector.reference import QUERY_FILES
-from tests.support.large_views import EVENTS, TENANT, THREAD, TURNS, fill
-from tests.support.projector_world import settings_of
-from tests.support.query_plans import LARGE_ROWS, PLAN_OF, Reading, generic_problems, run_problems
-from tests.support.services import database
+from reference.views import QUERY_FILES
+from services.chassis.postgres.roles import EXECUTOR, INGEST, OPERATOR, PROJECTOR, READER, RUNTIME
+from services.projector.generations.database import WRITER
+from services.projector.generations.generations import FOLDER, ensure_live, migrate
+from tests.support.processes.services import database
+from tests.support.stored.large_views import EVENTS, TENANT, THREAD, TURNS, fill
+from tests.support.stored.query_plans import LARGE_ROWS, PLAN_OF, Reading, generic_problems, run_problems
+from tests.support.worlds.projector import settings_of
 
 SERVICES = FOLDER.parent
+QUERIES = SERVICES.parent / "reference" / "queries"
 MIDDLE = EVENTS // 2
 OF_THREAD = f"'{TENANT}', '{THREAD}'"
 IDS = "'{b31d7c7e-3d1c-4a52-8b5a-6a5ab4a64a3d}'"
 
 AS_READER = Reading(READER, TENANT)
 READERS: Final = (
-    ("services/ingest/sql/ops_", Reading(OPERATOR)),
-    ("services/ingest/sql/positions", Reading(INGEST)),
-    ("services/cli/sql/positions", Reading(INGEST)),
-    ("services/cli/sql/", Reading(OPERATOR)),
+    ("services/ingest/operations/", Reading(OPERATOR)),
+    ("services/ingest/commands/sql/positions", Reading(INGEST)),
+    ("services/cli/artifacts/sql/positions", Reading(INGEST)),
+    ("services/cli/artifacts/sql/", Reading(OPERATOR)),
     ("services/ingest/", AS_READER),
-    ("services/projector/queries/", AS_READER),
+    ("reference/queries/", AS_READER),
     ("services/importer/", AS_READER),
     ("services/runtime/", Reading(RUNTIME)),
-    ("services/chassis/sql/context_at", Reading(RUNTIME)),
+    ("services/chassis/threads/sql/context_at", Reading(RUNTIME)),
     ("services/chassis/", Reading(EXECUTOR)),
-    ("services/projector/sql/", Reading(PROJECTOR, settings={"search_path": "views_g1", **WRITER})),
+    ("services/projector/", Reading(PROJECTOR, settings={"search_path": "views_g1", **WRITER})),
 )
 """Whose a statement is, by the beginning of its path."""
 
@@ -108,23 +109,23 @@ VALUES: Final[Mapping[str, str]] = {
     "chassis/context_at": f"({OF_THREAD}, {MIDDLE}, 10000, 4194304)",
     "chassis/states_keys": "('thread-events', 3, 100)",
     "chassis/states_of_threads": f"('thread-events', 3, '{{{TENANT}}}', '{{{THREAD}}}')",
-    "projector/approvals": f"('{TENANT}', 'thread-2', 1, 1, 0)",
-    "projector/artifacts_by_content": f"('{TENANT}', 'sha-7', '', 0, 0)",
-    "projector/artifacts_of_thread": f"({OF_THREAD}, {MIDDLE}, 0)",
-    "projector/call_results": f"({OF_THREAD}, {TURNS // 2})",
-    "projector/context": f"({OF_THREAD})",
-    "projector/dead_letters": f"('{TENANT}', '2026-01-01 05:00')",
-    "projector/events": f"({OF_THREAD}, {MIDDLE})",
-    "projector/inputs": f"({OF_THREAD}, {MIDDLE})",
-    "projector/plan_in_force": f"('{TENANT}', 'thread-300')",
-    "projector/plans_waiting": f"('{TENANT}', 'thread-5', 1)",
-    "projector/positions": "(3)",
-    "projector/steps": f"({OF_THREAD}, {TURNS // 2})",
-    "projector/thread": f"({OF_THREAD})",
-    "projector/threads_newest": f"('{TENANT}', '2026-01-20', 'thread-5')",
-    "projector/threads_of_parent": f"('{TENANT}', '{THREAD}', 'thread-2')",
-    "projector/turns_latest": f"({OF_THREAD}, {TURNS // 2})",
-    "projector/unknown_calls": f"('{TENANT}', 'thread-2', 1, 1, 0)",
+    "reference/approvals": f"('{TENANT}', 'thread-2', 1, 1, 0)",
+    "reference/artifacts_by_content": f"('{TENANT}', 'sha-7', '', 0, 0)",
+    "reference/artifacts_of_thread": f"({OF_THREAD}, {MIDDLE}, 0)",
+    "reference/call_results": f"({OF_THREAD}, {TURNS // 2})",
+    "reference/context": f"({OF_THREAD})",
+    "reference/dead_letters": f"('{TENANT}', '2026-01-01 05:00')",
+    "reference/events": f"({OF_THREAD}, {MIDDLE})",
+    "reference/inputs": f"({OF_THREAD}, {MIDDLE})",
+    "reference/plan_in_force": f"('{TENANT}', 'thread-300')",
+    "reference/plans_waiting": f"('{TENANT}', 'thread-5', 1)",
+    "reference/positions": "(3)",
+    "reference/steps": f"({OF_THREAD}, {TURNS // 2})",
+    "reference/thread": f"({OF_THREAD})",
+    "reference/threads_newest": f"('{TENANT}', '2026-01-20', 'thread-5')",
+    "reference/threads_of_parent": f"('{TENANT}', '{THREAD}', 'thread-2')",
+    "reference/turns_latest": f"({OF_THREAD}, {TURNS // 2})",
+    "reference/unknown_calls": f"('{TENANT}', 'thread-2', 1, 1, 0)",
     "projector/select_states": f"('{{{TENANT}}}', '{{{THREAD}}}')",
     "projector/rewind_items": f"('{{{TENANT}}}', '{{{THREAD}}}', '{{{TURNS - 10}}}', '{{{EVENTS + 1}}}')",
     "projector/restore_items": f"('{{{TENANT}}}', '{{{THREAD}}}', '{{{EVENTS + 1}}}')",
@@ -134,7 +135,7 @@ VALUES: Final[Mapping[str, str]] = {
 
 
 def statements() -> list[Path]:
-    folders = [*SERVICES.glob("*/sql"), FOLDER / "queries"]
+    folders = [*SERVICES.glob("**/sql"), QUERIES]
     paths = sorted(path for folder in folders for path in folder.glob("*.sql"))
     return [path for path in paths if _reads_views(path)]
 
@@ -142,7 +143,11 @@ def statements() -> list[Path]:
 def _reads_views(path: Path) -> bool:
     if READS_ALL.search(str(path)) or path.stem in NOT_OF_VIEWS:
         return False
-    return path.is_relative_to(FOLDER) or re.search(r"\bviews\.(?!generation\b)\w", path.read_text()) is not None
+    return (
+        path.is_relative_to(FOLDER)
+        or path.is_relative_to(QUERIES)
+        or re.search(r"\bviews\.(?!generation\b)\w", path.read_text()) is not None
+    )
 
 
 def _reading(path: Path) -> Reading:
@@ -151,6 +156,8 @@ def _reading(path: Path) -> Reading:
 
 
 def _name(path: Path) -> str:
+    if path.is_relative_to(QUERIES):
+        return f"reference/{path.stem}"
     return f"{path.relative_to(SERVICES).parts[0]}/{path.stem}"
 
 

@@ -9,9 +9,9 @@ import pytest
 from schemas.events import FileChange, TurnCancelRequested
 from schemas.tools import CatalogSource, ToolSpec
 from services.ingest.app import openapi_document
-from services.ingest.file_history import RESTORE_TOOL
-from tests.support import histories
-from tests.support.ingest_place import PARTITIONS, Place, position
+from services.ingest.files.turn_diff import RESTORE_TOOL
+from tests.support.recorded import histories
+from tests.support.worlds.ingest import PARTITIONS, Place, position
 
 OPERATIONS = {
     operation["operationId"]: (method, path)

@@ -7,22 +7,22 @@ from functools import partial
 import asyncpg
 import pytest
 
-from services.chassis.log import Outgoing
-from services.chassis.tenancy import TenantPool
-from services.projector.errors import BusyError, RebuildError
-from services.projector.generations import (
+from services.chassis.log.port import Outgoing
+from services.chassis.postgres.tenancy import TenantPool
+from services.projector.generations.errors import BusyError, RebuildError
+from services.projector.generations.generations import (
     ADVISORY_LOCK,
     ensure_live,
     migrate,
     view_checksums,
 )
-from services.projector.rebuild import rebuild
-from services.projector.rebuild_progress import Progress
-from tests.support.histories import (
+from services.projector.rebuilding.progress import Progress
+from services.projector.rebuilding.rebuild import rebuild
+from tests.support.recorded.histories import (
     History,
     plain_turn,
 )
-from tests.support.projector_world import World, key_of, settings_of
+from tests.support.worlds.projector import World, key_of, settings_of
 
 
 @pytest.fixture

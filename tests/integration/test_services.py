@@ -4,8 +4,8 @@ import asyncpg
 import pytest
 from aiokafka.admin import AIOKafkaAdminClient
 
-from services.cli.embedded import Running
-from tests.support.services import KAFKA_VERSION
+from services.cli.local.embedded import Running
+from tests.support.processes.services import KAFKA_VERSION
 
 
 async def test_the_shared_broker_answers(kafka_bootstrap: str) -> None:

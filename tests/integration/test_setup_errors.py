@@ -18,12 +18,12 @@ from urllib.parse import urlsplit
 import asyncpg
 import pytest
 
-from services.chassis.roles import EXECUTOR, INGEST, PROJECTOR, ROLES, RUNTIME, create_roles
+from services.chassis.postgres.roles import EXECUTOR, INGEST, PROJECTOR, ROLES, RUNTIME, create_roles
 from services.chassis.settings import Settings
 from services.cli.database import migrate_all
-from services.cli.embedded import embedded_postgres, free_port
+from services.cli.local.embedded import embedded_postgres, free_port
 from tests.conftest import SERVICES as SERVICES_OF_THE_RUN
-from tests.support.services import database
+from tests.support.processes.services import database
 
 SERVICES: Final = ("ingest", "runtime", "tool-executor", "projector")
 CREATE_KEY: Final = ("keys", "create", "--tenant", "acme", "--subject", "ann", "--scope", "ops")

@@ -19,18 +19,18 @@ from schemas.thread import fold
 from schemas.topics import THREAD_EVENTS
 from schemas.transcript import Transcript, context_hash, transcript_changes
 from services.chassis.clock import SystemClock
-from services.chassis.log import Incoming, Outgoing
-from services.chassis.postgres import open_pool
-from services.chassis.tenancy import TenantPool
+from services.chassis.log.port import Incoming, Outgoing
+from services.chassis.postgres.connections import open_pool
+from services.chassis.postgres.tenancy import TenantPool
 from services.ingest.database import Database, statements
-from services.ingest.problems import ProblemError
-from services.ingest.state_at import StateAt, StateLimits, StatesAt, to_json
-from services.projector.generations import ensure_live, migrate
-from tests.support.histories import USER, History, compacted, plain_turn, proposed, step_finished, submitted
-from tests.support.ingest_place import Place, position
-from tests.support.projector_world import apply_all, key_of, random_records, settings_of
-from tests.support.simulated_log import SimulatedBroker
-from tests.support.walks import as_read
+from services.ingest.http.problems import ProblemError
+from services.ingest.reads.state_at import StateAt, StateLimits, StatesAt, to_json
+from services.projector.generations.generations import ensure_live, migrate
+from tests.support.recorded.histories import USER, History, compacted, plain_turn, proposed, step_finished, submitted
+from tests.support.recorded.walks import as_read
+from tests.support.simulated.log import SimulatedBroker
+from tests.support.worlds.ingest import Place, position
+from tests.support.worlds.projector import apply_all, key_of, random_records, settings_of
 
 PARTITION = 3
 SQL = statements()

@@ -6,19 +6,19 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 import asyncpg
 import pytest
 
-from services.chassis.log import TopicPartition
-from services.projector.build import OnPositions, Positions, say_nothing
-from services.projector.errors import RebuildError
-from services.projector.exclusive import Exclusive
-from services.projector.generations import ensure_live, migrate
-from services.projector.kept_generations import list_generations
-from services.projector.postgres_store import PostgresStore
-from services.projector.rebuild import drop_when_unread, rebuild
+from services.chassis.log.port import TopicPartition
+from services.projector.generations.errors import RebuildError
+from services.projector.generations.exclusive import Exclusive
+from services.projector.generations.generations import ensure_live, migrate
+from services.projector.generations.postgres_store import PostgresStore
+from services.projector.generations.store import Generation
+from services.projector.rebuilding.build import OnPositions, Positions, say_nothing
+from services.projector.rebuilding.kept_generations import list_generations
+from services.projector.rebuilding.rebuild import drop_when_unread, rebuild
+from services.projector.rebuilding.swap import swap
 from services.projector.settings import ProjectorSettings
-from services.projector.store import Generation
-from services.projector.swap import swap
-from tests.support.histories import History, plain_turn
-from tests.support.projector_world import PARTITIONS, TOPIC, World, another_generation, key_of, settings_of
+from tests.support.recorded.histories import History, plain_turn
+from tests.support.worlds.projector import PARTITIONS, TOPIC, World, another_generation, key_of, settings_of
 
 
 @pytest.fixture

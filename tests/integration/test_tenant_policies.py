@@ -10,18 +10,18 @@ import asyncpg
 import pytest
 
 from schemas.ids import TenantId, ThreadId, ThreadKey
-from services.chassis.postgres import open_pool
-from services.chassis.postgres_states import TenantStates
-from services.chassis.roles import INGEST, PROJECTOR, READER
+from services.chassis.postgres.connections import open_pool
+from services.chassis.postgres.roles import INGEST, PROJECTOR, READER
+from services.chassis.postgres.tenancy import TenantPool
 from services.chassis.settings import Settings
-from services.chassis.states import StatesUnavailableError
-from services.chassis.tenancy import TenantPool
+from services.chassis.threads.postgres_states import TenantStates
+from services.chassis.threads.states import StatesUnavailableError
 from services.cli.database import migrate_all
 from services.ingest.database import statements
-from services.ingest.history import PostgresHistory
-from services.projector.generations import create_generation, ensure_live
+from services.ingest.streams.history import PostgresHistory
+from services.projector.generations.generations import create_generation, ensure_live
 from services.projector.settings import ProjectorSettings
-from tests.support.isolation import TENANTS, Relation, fill, offences, relations
+from tests.support.stored.isolation import TENANTS, Relation, fill, offences, relations
 
 SQL = statements()
 GIVEN: dict[str, Any] = {

@@ -6,8 +6,8 @@ import pytest
 from services.chassis.settings import Settings
 from services.cli import database
 from services.cli.database import migrate_all
-from services.projector.generations import ensure_live
-from tests.support.projector_world import settings_of
+from services.projector.generations.generations import ensure_live
+from tests.support.worlds.projector import settings_of
 
 
 async def test_a_login_that_policies_bind_is_named_when_a_generation_is_bound(

@@ -7,12 +7,12 @@ import pytest
 
 from schemas.events import Usage
 from schemas.ids import TenantId, ThreadId, ThreadKey
-from services.projector.generations import ensure_live, migrate
-from tests.support import histories
-from tests.support.histories import START_MS, USER, History
-from tests.support.ingest_place import Place
-from tests.support.projector_world import another_generation, apply_all, settings_of
-from tests.support.walks import as_read
+from services.projector.generations.generations import ensure_live, migrate
+from tests.support.recorded import histories
+from tests.support.recorded.histories import START_MS, USER, History
+from tests.support.recorded.walks import as_read
+from tests.support.worlds.ingest import Place
+from tests.support.worlds.projector import another_generation, apply_all, settings_of
 
 DAY_MS = 86_400_000
 LONG = "\u6f22" * 200

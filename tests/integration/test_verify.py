@@ -16,18 +16,20 @@ from schemas.canonical import data_hash
 from schemas.events import ArtifactRecorded, Lineage, PlanApproved, PlanProposed, Task
 from schemas.ids import TenantId, ThreadId, ThreadKey
 from schemas.topics import THREAD_EVENTS
-from services.chassis.kafka_readers import AssignedReader
-from services.chassis.log import Outgoing
-from services.chassis.sql_files import SqlFiles
-from services.cli.embedded import Running
-from services.projector.errors import BusyError, OtherLogError
-from services.projector.exclusive import Exclusive
-from services.projector.generations import FOLDER, TABLES, checksum_columns, migrate
-from services.projector.verify import VerifyError
-from services.projector.verify_rows import KeyColumn, Restriction, Side, compare_rows
-from tests.support.histories import USER, History, compacted, created
-from tests.support.projector_world import key_of
-from tests.support.verify_place import (
+from services.chassis.kafka.readers import AssignedReader
+from services.chassis.log.port import Outgoing
+from services.chassis.postgres.sql_files import SqlFiles
+from services.cli.local.embedded import Running
+from services.projector.generations.errors import BusyError, OtherLogError
+from services.projector.generations.exclusive import Exclusive
+from services.projector.generations.generations import FOLDER, TABLES, checksum_columns, migrate
+from services.projector.verification.rows import KeyColumn, Restriction, Side, compare_rows
+from services.projector.verification.verify import VerifyError
+from tests.support.recorded.histories import USER, History, compacted, created
+from tests.support.recorded.walks import GO_ON, walk
+from tests.support.simulated.waiting import PATIENCE_SECONDS
+from tests.support.worlds.projector import key_of
+from tests.support.worlds.verification import (
     PARTITIONS,
     Tamper,
     VerifyPlace,
@@ -37,8 +39,6 @@ from tests.support.verify_place import (
     whole_turn,
     with_header,
 )
-from tests.support.waiting import PATIENCE_SECONDS
-from tests.support.walks import GO_ON, walk
 
 TOPIC = THREAD_EVENTS.name
 
@@ -331,7 +331,7 @@ async def test_each_column_of_each_view_is_compared_and_named(rich: VerifyPlace)
     for table in TABLES:
         await connection.execute(f"create table folded.{table} (like {schema}.{table} including all)")
         await connection.execute(f"insert into folded.{table} select * from {schema}.{table}")
-        sql = SqlFiles(FOLDER / "sql")["verify_keys"]
+        sql = SqlFiles(FOLDER / "verification" / "sql")["verify_keys"]
         keys = [KeyColumn(*row) for row in await connection.fetch(sql, f"{schema}.{table}")]
         names, others = await _columns(rich, table)
         assert [key.name for key in keys] and {key.name for key in keys} == set(names)

@@ -7,9 +7,9 @@ from typing import Any
 import asyncpg
 import pytest
 
-from services.projector.generations import VIEWS, ensure_live, migrate
-from services.projector.reference import QUERY_FILES, reference
-from tests.support.projector_world import settings_of
+from reference.views import QUERY_FILES, reference
+from services.projector.generations.generations import VIEWS, ensure_live, migrate
+from tests.support.worlds.projector import settings_of
 
 SHORT = {"timestamp with time zone": "timestamptz", "integer": "int"}
 """Names of types on the page."""

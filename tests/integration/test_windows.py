@@ -9,18 +9,18 @@ import asyncpg
 import pytest
 
 from schemas.envelope import TIME_MS_MAX
-from schemas.windows import MINUTE_MS
-from services.chassis.postgres import open_pool
-from services.chassis.roles import INGEST, ROLLUPS
+from schemas.other_topics.windows import MINUTE_MS
+from services.chassis.postgres.connections import open_pool
+from services.chassis.postgres.roles import INGEST, ROLLUPS
+from services.chassis.postgres.tenancy import TenantPool
 from services.chassis.sketch import bin_of
-from services.chassis.tenancy import TenantPool
 from services.cli.database import migrate_all
 from services.ingest.database import Database, statements
-from services.ingest.problems import ProblemError
-from services.ingest.windows import OpsWindows, WindowFilter, WindowPage
-from services.projector.postgres_windows import PostgresWindowStore
+from services.ingest.http.problems import ProblemError
+from services.ingest.operations.windows import OpsWindows, WindowFilter, WindowPage
 from services.projector.settings import RollupsSettings
-from services.projector.windows import Cell, CellKey, OvertakenError, Position
+from services.projector.windows.postgres import PostgresWindowStore
+from services.projector.windows.windows import Cell, CellKey, OvertakenError, Position
 
 AT = 1_790_000_000_000 // MINUTE_MS * MINUTE_MS
 START, CLUSTER = Position(), "cluster"

@@ -9,7 +9,7 @@ from schemas.envelope import Headers
 from schemas.events import TaskUpdated, ThreadDescribed
 from schemas.ids import ThreadKey
 from schemas.thread import Verdict
-from tests.support.histories import USER, History, submitted
+from tests.support.recorded.histories import USER, History, submitted
 
 HUGE_BYTES: Final = 1_500_000
 

@@ -38,7 +38,7 @@ from schemas.events import (
 from schemas.ids import TenantId, ThreadId, ThreadKey
 from schemas.thread import Effect
 from tests.proof.bad_records import BAD_KINDS, NOT_DEAD, Appended, BadKind, Story
-from tests.support.histories import (
+from tests.support.recorded.histories import (
     EXECUTOR,
     IMPORTER,
     NO_HASH,
@@ -68,7 +68,7 @@ from tests.support.histories import (
     turn_recovered,
     turn_started,
 )
-from tests.support.walks import GO_ON, walk
+from tests.support.recorded.walks import GO_ON, walk
 
 TENANTS: Final = 7
 OPEN_THREADS: Final = 300

@@ -23,20 +23,20 @@ from typing import Final, Literal
 import asyncpg
 
 from schemas.topics import THREAD_EVENTS
-from services.chassis.kafka import KafkaLog
-from services.chassis.log import Outgoing, TopicPartition
+from services.chassis.kafka.kafka_log import KafkaLog
+from services.chassis.log.port import Outgoing, TopicPartition
 from services.chassis.settings import Settings
 from services.cli.database import migrate_all
-from services.cli.embedded import embedded_postgres
-from services.cli.supervised import log_tail
-from services.cli.supervisor import Restarts, ServiceError, Supervisor
+from services.cli.local.embedded import embedded_postgres
+from services.cli.local.supervised import log_tail
+from services.cli.local.supervisor import Restarts, ServiceError, Supervisor
 from services.cli.topics import apply_topics
-from services.projector.database import AWAY
-from services.projector.generations import live_generation, view_checksums
+from services.projector.generations.database import AWAY
+from services.projector.generations.generations import live_generation, view_checksums
 from tests.chaos.stores import Store
 from tests.proof.bad_records import Appended
 from tests.proof.history import Expected, history
-from tests.support.services import apache_kafka
+from tests.support.processes.services import apache_kafka
 
 TOPIC: Final = THREAD_EVENTS.name
 WRITE_RECORDS: Final = 2_000

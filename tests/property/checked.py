@@ -28,8 +28,8 @@ from schemas.ids import call_id
 from schemas.state import Call, ThreadState, dump_state, load_state
 from schemas.thread import Verdict, fold, next_chain
 from schemas.transcript import Item, Transcript, transcript_changes
-from tests.support.actors import next_move
-from tests.support.histories import History, fold_all
+from tests.support.recorded.actors import next_move
+from tests.support.recorded.histories import History, fold_all
 
 EFFECTS = {"applied", "duplicate", "superseded", "rejected", "ignored"}
 AUDITS = {"turn.recovered", "artifact.recorded", "skill.loaded"}

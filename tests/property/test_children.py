@@ -27,10 +27,10 @@ from schemas.ids import ThreadKey
 from schemas.state import NOTHING, ThreadState
 from schemas.thread import Verdict, fold
 from schemas.tools import Catalog
-from services.runtime import children
-from services.runtime.children import Origin, child_of
-from services.runtime.decide import decide
-from services.runtime.decisions import (
+from services.runtime.deciding import children
+from services.runtime.deciding.children import Origin, child_of
+from services.runtime.deciding.decide import decide
+from services.runtime.deciding.decisions import (
     Append,
     AppendTo,
     Calling,
@@ -39,10 +39,20 @@ from services.runtime.decisions import (
     DropModelCall,
     ReadChild,
 )
-from services.runtime.own_tools import ENTRY
+from services.runtime.deciding.own_tools import ENTRY
 from tests.conftest import MACHINE_EXAMPLES
-from tests.support.deciding import BUILTIN, LIMITS, world
-from tests.support.histories import KEY, RUNTIME, START_MS, USER, History, created, proposed, step_finished, submitted
+from tests.support.recorded.deciding import BUILTIN, LIMITS, world
+from tests.support.recorded.histories import (
+    KEY,
+    RUNTIME,
+    START_MS,
+    USER,
+    History,
+    created,
+    proposed,
+    step_finished,
+    submitted,
+)
 
 CHILD = child_of(KEY, Origin("1.1.0"))
 GRANDCHILD = child_of(CHILD, Origin("1.1.0"))

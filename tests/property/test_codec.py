@@ -10,8 +10,8 @@ from schemas.codec import Record, Unreadable, decode, encode
 from schemas.errors import UnstorableTextError
 from schemas.events import Event, ToolCallFinished
 from schemas.ids import derive
-from tests.support.histories import KEY, START_MS, USER
-from tests.support.strategies import any_events, json_values
+from tests.support.recorded.histories import KEY, START_MS, USER
+from tests.support.recorded.strategies import any_events, json_values
 
 ANY_NAMES = st.text(max_size=5)
 ANY_JSON = st.recursive(

@@ -12,10 +12,10 @@ from schemas.plan import is_busy
 from schemas.state import ThreadState, is_active
 from schemas.thread import fold
 from schemas.tools import Catalog, CatalogSource, ToolSpec
-from services.runtime import children
-from services.runtime.compaction import is_asked_for
-from services.runtime.decide import decide
-from services.runtime.decisions import (
+from services.runtime.deciding import children
+from services.runtime.deciding.compaction import is_asked_for
+from services.runtime.deciding.decide import decide
+from services.runtime.deciding.decisions import (
     Append,
     Calling,
     CallModel,
@@ -27,11 +27,11 @@ from services.runtime.decisions import (
     SummaryTries,
     World,
 )
-from services.runtime.limits import Limits
-from services.runtime.own_tools import ENTRY
+from services.runtime.deciding.limits import Limits
+from services.runtime.deciding.own_tools import ENTRY
 from tests.conftest import MACHINE_EXAMPLES
-from tests.support import actors
-from tests.support.histories import (
+from tests.support.recorded import actors
+from tests.support.recorded.histories import (
     IMPORTER,
     KEY,
     NO_HASH,

@@ -14,9 +14,9 @@ from schemas.events import EffectClass
 from schemas.state import CallStatus
 from tests.conftest import MACHINE_EXAMPLES
 from tests.property.checked import Checked
-from tests.support import actors
-from tests.support.actors import Move, Moves
-from tests.support.histories import RUNTIME, USER, created, submitted
+from tests.support.recorded import actors
+from tests.support.recorded.actors import Move, Moves
+from tests.support.recorded.histories import RUNTIME, USER, created, submitted
 
 STEPS = 40
 STALE_MAX = 8

@@ -8,8 +8,8 @@ from schemas.events import EVENTS
 from schemas.state import NOTHING, ThreadState, dump_state, is_active, load_state, waits_for_others
 from schemas.thread import TRANSITIONS, fold
 from schemas.transcript import Transcript, transcript_changes
-from tests.support.histories import IMPORTER, History, created, fold_all, plain_turn, submitted, turn_started
-from tests.support.strategies import any_records
+from tests.support.recorded.histories import IMPORTER, History, created, fold_all, plain_turn, submitted, turn_started
+from tests.support.recorded.strategies import any_records
 
 
 def some_states() -> list[ThreadState]:

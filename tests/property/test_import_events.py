@@ -21,7 +21,7 @@ from services.importer.model import (
     Title,
     Turn,
 )
-from tests.support.import_world import ImportWorld, ended_turns, shown, unknown
+from tests.support.worlds.imports import ImportWorld, ended_turns, shown, unknown
 
 HERE = Origin(1)
 TEXTS = st.sampled_from(["yes", "no", "a\x00b", "lone \ud800", "line\u2028separator", ""])

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from schemas.ids import TenantId, ThreadId, ThreadKey
 from schemas.transcript import Item, inherited
-from tests.support.contexts import (
+from tests.support.recorded.contexts import (
     apply_to,
     context_as_of,
     context_history,
@@ -16,7 +16,7 @@ from tests.support.contexts import (
     settled_seqs,
     transcript_of,
 )
-from tests.support.histories import History
+from tests.support.recorded.histories import History
 
 KEYS = [ThreadKey(TenantId("acme"), ThreadId(f"t-{number}")) for number in range(4)]
 SEEDS = st.integers(0, 2**32)

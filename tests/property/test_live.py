@@ -15,18 +15,18 @@ from schemas.codec import Encoded, encode
 from schemas.config import Config
 from schemas.events import Event, InputSubmitted, TextItem, ThreadCreated, ThreadDescribed, TurnCancelRequested
 from schemas.ids import TenantId, ThreadId, ThreadKey, derive
-from schemas.progress import Delta, encode_progress
+from schemas.other_topics.progress import Delta, encode_progress
 from schemas.topics import EPHEMERAL_EVENTS, THREAD_EVENTS, THREAD_PROGRESS
-from services.chassis.log import Outgoing
-from services.chassis.states import StatesUnavailableError
-from services.ingest.frames import FoldedRecord, Frame
-from services.ingest.live import BehindError, LiveLimits, Watches
-from services.ingest.watch import Watch, WatchCutError
-from services.ingest.watched import TailLimits
+from services.chassis.log.port import Outgoing
+from services.chassis.threads.states import StatesUnavailableError
+from services.ingest.streams.frames import FoldedRecord, Frame
+from services.ingest.streams.live import BehindError, LiveLimits, Watches
+from services.ingest.streams.watch import Watch, WatchCutError
+from services.ingest.streams.watched import TailLimits
 from tests.conftest import MACHINE_EXAMPLES
-from tests.support.followed_views import FollowedViews
-from tests.support.simulated_log import Faults, SimulatedBroker, SimulatedLog
-from tests.support.virtual_time import EPOCH_MS, VirtualClock, run_virtual
+from tests.support.simulated.log import Faults, SimulatedBroker, SimulatedLog
+from tests.support.simulated.virtual_time import EPOCH_MS, VirtualClock, run_virtual
+from tests.support.stored.followed_views import FollowedViews
 
 PARTITIONS = 2
 KEYS = [ThreadKey(TenantId("acme"), ThreadId(name)) for name in ("a", "b", "c")]

@@ -19,12 +19,12 @@ from schemas.events import (
 from schemas.plan import is_busy, proposer
 from schemas.state import ThreadState, is_active
 from schemas.tools import Catalog
-from services.runtime.decide import decide
-from services.runtime.decisions import Append, AppendTo, CallModel, Decisions, LookAgain, ReadChild
-from services.runtime.own_tools import ENTRY
+from services.runtime.deciding.decide import decide
+from services.runtime.deciding.decisions import Append, AppendTo, CallModel, Decisions, LookAgain, ReadChild
+from services.runtime.deciding.own_tools import ENTRY
 from tests.conftest import MACHINE_EXAMPLES
-from tests.support.deciding import BUILTIN, idle, with_calls, world
-from tests.support.histories import (
+from tests.support.recorded.deciding import BUILTIN, idle, with_calls, world
+from tests.support.recorded.histories import (
     KEY,
     RUNTIME,
     USER,

@@ -10,15 +10,15 @@ from hypothesis import strategies as st
 from schemas.codec import Record
 from schemas.ids import TenantId, ThreadId, ThreadKey
 from schemas.transcript import Transcript
-from services.chassis.log import Incoming
+from services.chassis.log.port import Incoming
 from services.projector.projections.batch import Batch, Kept
-from tests.support.contexts import CONTEXT_CHOICES, ContextChoice, apply_to, context_history, transcript_of
-from tests.support.histories import KEY, History
-from tests.support.memory_tables import Tables, first_difference
-from tests.support.memory_views import cold_transcript
-from tests.support.strategies import any_records
-from tests.support.view_tables import Projected, Row
-from tests.support.walks import CHOICES, Choice, as_read, walk
+from tests.support.memory.tables import Tables, first_difference
+from tests.support.memory.views import cold_transcript
+from tests.support.recorded.contexts import CONTEXT_CHOICES, ContextChoice, apply_to, context_history, transcript_of
+from tests.support.recorded.histories import KEY, History
+from tests.support.recorded.strategies import any_records
+from tests.support.recorded.walks import CHOICES, Choice, as_read, walk
+from tests.support.stored.view_tables import Projected, Row
 
 WALKS = st.lists(CHOICES, min_size=1, max_size=60)
 OTHER = ThreadKey(TenantId("acme"), ThreadId("t-2"))

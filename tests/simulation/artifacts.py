@@ -8,7 +8,7 @@ from schemas.events import ToolCallFinished
 from schemas.ids import ThreadKey
 from tests.simulation.collecting import GRACE_SECONDS
 from tests.simulation.invariants import Broken, Run, invariant
-from tests.support.service_world import Judged
+from tests.support.worlds.services import Judged
 
 
 @invariant

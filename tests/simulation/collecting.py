@@ -9,15 +9,15 @@ import random
 from contextlib import suppress
 from typing import Final
 
-from services.chassis.artifact_care import collect
-from services.chassis.artifacts import ArtifactsUnavailableError
+from services.chassis.artifacts.care import collect
+from services.chassis.artifacts.store import ArtifactsUnavailableError
 from tests.simulation.model import ALIKE
 from tests.simulation.operators import CommandProcess
 from tests.simulation.people import TENANTS
 from tests.simulation.plan import Plan
 from tests.simulation.world import SimulationWorld
-from tests.support.ledger import output_of
-from tests.support.memory_references import ReferencesConnection, references_in_memory
+from tests.support.memory.references import ReferencesConnection, references_in_memory
+from tests.support.processes.ledger import output_of
 
 GRACE_SECONDS: Final = 5.0
 VIEWS_SECONDS: Final = 4.0

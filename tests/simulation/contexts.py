@@ -6,7 +6,7 @@ from schemas.events import Lineage
 from schemas.ids import ThreadId, ThreadKey
 from schemas.state import NOTHING
 from schemas.transcript import Item, Transcript, inherited, transcript_changes
-from tests.support.service_world import Judged
+from tests.support.worlds.services import Judged
 
 Threads = Mapping[ThreadKey, Judged]
 

@@ -29,10 +29,10 @@ from schemas.events import (
 from schemas.ids import ThreadId, ThreadKey, derive_child, derive_child_input
 from schemas.plan import is_busy
 from schemas.state import NOTHING, ThreadState
-from services.runtime.model import text_of_content
+from services.runtime.models.port import text_of_content
 from tests.simulation.invariants import Broken, Run, invariant
 from tests.simulation.world import LIMITS
-from tests.support.service_world import Judged
+from tests.support.worlds.services import Judged
 
 SPAWN = "spawn_thread"
 GIVEN_UP = "it may still be ending"

@@ -24,14 +24,14 @@ from schemas.events import (
 from schemas.ids import TenantId, ThreadId, ThreadKey
 from schemas.state import NOTHING, ThreadState
 from schemas.thread import Verdict
-from services.projector.verify_chains import Contexts
-from services.runtime.own_tools import OWN_TOOLS
+from services.projector.verification.chains import Contexts
+from services.runtime.deciding.own_tools import OWN_TOOLS
 from tests.simulation.clients import Clients, Command, Watcher
 from tests.simulation.contexts import inherited_by
 from tests.simulation.model import SeededModel
 from tests.simulation.processes import IngestProcess
 from tests.simulation.world import CLIENT_TOOL, SimulationWorld
-from tests.support.service_world import ExecutorProcess, Judged, RuntimeProcess
+from tests.support.worlds.services import ExecutorProcess, Judged, RuntimeProcess
 
 
 class Broken(NamedTuple):

@@ -5,10 +5,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from schemas.events import AnswerText, ContextCompacted, StepFinished, StepStarted, ThreadCreated, ThreadRewound
 from schemas.ids import ThreadId, ThreadKey
 from schemas.transcript import Item, is_settled
-from services.chassis.contexts import UNBOUNDED
+from services.chassis.threads.contexts import UNBOUNDED
 from tests.simulation.contexts import context_at
 from tests.simulation.invariants import Broken, Run, invariant
-from tests.support.memory_views import own_at
+from tests.support.memory.views import own_at
 
 
 @invariant

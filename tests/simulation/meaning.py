@@ -31,7 +31,7 @@ from schemas.tools import CLIENT_POOL, THREAD_POOL
 from schemas.transcript import Transcript, transcript_changes
 from tests.simulation.contexts import inherited_by
 from tests.simulation.invariants import Broken, Run, invariant
-from tests.support.service_world import Judged
+from tests.support.worlds.services import Judged
 
 Content: TypeAlias = Mapping[str, object]
 

@@ -10,7 +10,7 @@ from unittest.mock import patch
 
 from schemas.codec import Record, Unreadable, decode
 from schemas.envelope import Headers
-from services.chassis.log import Incoming
+from services.chassis.log.port import Incoming
 
 NAME = "decode"
 

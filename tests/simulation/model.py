@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from pydantic import JsonValue
 
-from services.runtime.model import (
+from services.runtime.models.port import (
     AnswerItem,
     Delta,
     EmitDelta,
@@ -18,7 +18,7 @@ from services.runtime.model import (
     ModelRequest,
     TokenUsage,
 )
-from tests.support.ledger import EFFECTS
+from tests.support.processes.ledger import EFFECTS
 
 STEPS_MOST = 2
 ALIKE = 6

@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import asyncpg
 
-from services.chassis.artifacts import ArtifactError
+from services.chassis.artifacts.store import ArtifactError
 from services.chassis.errors import SetupError
-from services.chassis.log import LogError
-from services.projector.errors import ProjectorError
-from services.projector.kept_generations import remove_generation, use_generation
-from services.projector.rebuild import rebuild
-from services.projector.rebuild_progress import Progress
+from services.chassis.log.port import LogError
+from services.projector.generations.errors import ProjectorError
+from services.projector.rebuilding.kept_generations import remove_generation, use_generation
+from services.projector.rebuilding.progress import Progress
+from services.projector.rebuilding.rebuild import rebuild
 from services.projector.settings import ProjectorSettings
 from tests.simulation.plan import Plan
 from tests.simulation.processes import projector_settings
-from tests.support.memory_connection import MemoryConnection
-from tests.support.memory_database import MemoryDatabase
-from tests.support.service_world import Process
-from tests.support.virtual_time import HOST
+from tests.support.memory.connection import MemoryConnection
+from tests.support.memory.database import MemoryDatabase
+from tests.support.simulated.virtual_time import HOST
+from tests.support.worlds.services import Process
 
 if TYPE_CHECKING:
     from tests.simulation.world import SimulationWorld

@@ -4,7 +4,7 @@ import random
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from tests.support.simulated_log import Faults
+from tests.support.simulated.log import Faults
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,21 +9,21 @@ import orjson
 from prometheus_client import CollectorRegistry
 
 from schemas.ids import ThreadKey
-from services.chassis.catalog_reader import CatalogReader
+from services.chassis.catalog.reader import CatalogReader
 from services.ingest.__main__ import accept_limits, commands_of, known_threads
 from services.ingest.app import create_app
-from services.ingest.auth import SUBJECT_HEADER, TENANT_HEADER, DevAuthenticator
+from services.ingest.commands.forks import Forks
+from services.ingest.commands.tools import Tools
 from services.ingest.dependencies import Dependencies
-from services.ingest.forks import Forks
-from services.ingest.live import LiveLimits, Watches
+from services.ingest.http.auth import SUBJECT_HEADER, TENANT_HEADER, DevAuthenticator
 from services.ingest.metrics import IngestMetrics
 from services.ingest.settings import IngestSettings
-from services.ingest.tools import Tools
+from services.ingest.streams.live import LiveLimits, Watches
 from services.projector.loop import Projector
 from services.projector.metrics import ProjectorMetrics
 from services.projector.settings import ProjectorSettings
-from tests.support.memory_relay import MemoryRelayStore
-from tests.support.service_world import Process
+from tests.support.memory.relay import MemoryRelayStore
+from tests.support.worlds.services import Process
 
 if TYPE_CHECKING:
     from tests.simulation.world import SimulationWorld

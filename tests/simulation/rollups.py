@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry
 
-from services.chassis.groups import ROLLUPS_GROUP
-from services.chassis.log import Incoming, Reader, TopicPartition
+from services.chassis.log.groups import ROLLUPS_GROUP
+from services.chassis.log.port import Incoming, Reader, TopicPartition
 from services.projector.metrics import RollupsMetrics
 from services.projector.settings import RollupsSettings
-from services.projector.window_worker import TOPIC, WindowWorker
-from services.projector.windows import GapError, OvertakenError
+from services.projector.windows.windows import GapError, OvertakenError
+from services.projector.windows.worker import TOPIC, WindowWorker
 from tests.simulation.processes import settings_of
-from tests.support.memory_windows import MemoryWindowStore
-from tests.support.service_world import Process
+from tests.support.memory.windows import MemoryWindowStore
+from tests.support.worlds.services import Process
 
 if TYPE_CHECKING:
     from tests.simulation.world import SimulationWorld
@@ -33,7 +33,7 @@ def _settings() -> RollupsSettings:
 
 
 class RollupsProcess(Process):
-    """As `services.projector.rollups`, without Faust."""
+    """As `services.projector.windows.rollups`, without Faust."""
 
     world: "SimulationWorld"
     _reader: Reader | None = None

@@ -34,9 +34,9 @@ from tests.simulation.plan import Plan
 from tests.simulation.story import LINES_MAX, Story
 from tests.simulation.trouble import Trouble
 from tests.simulation.world import SimulationWorld
-from tests.support.memory_connection import DATABASES, rebuilding_in_memory
-from tests.support.service_world import ExecutorProcess, RuntimeProcess
-from tests.support.virtual_time import run_virtual
+from tests.support.memory.connection import DATABASES, rebuilding_in_memory
+from tests.support.simulated.virtual_time import run_virtual
+from tests.support.worlds.services import ExecutorProcess, RuntimeProcess
 
 REST_SECONDS = 300
 """Everything that waits for something has its own limit, and none of a few of them in a row is longer."""

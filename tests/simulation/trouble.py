@@ -8,15 +8,15 @@ import random
 from collections.abc import Callable
 
 from schemas.codec import Record
-from services.chassis.log import LogError
-from services.projector.errors import ProjectorError
+from services.chassis.log.port import LogError
+from services.projector.generations.errors import ProjectorError
 from tests.simulation.model import SeededModel
 from tests.simulation.plan import Plan
 from tests.simulation.world import KINDS, SimulationWorld
-from tests.support.ledger import Moment, ToolRun
-from tests.support.service_world import ExecutorProcess, Process, RuntimeProcess
-from tests.support.simulated_log import Faults
-from tests.support.virtual_time import HOST
+from tests.support.processes.ledger import Moment, ToolRun
+from tests.support.simulated.log import Faults
+from tests.support.simulated.virtual_time import HOST
+from tests.support.worlds.services import ExecutorProcess, Process, RuntimeProcess
 
 START_SECONDS = 20
 START_AGAIN_SECONDS = 0.5

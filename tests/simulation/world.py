@@ -1,4 +1,4 @@
-"""The world of one run: what `tests.support.service_world` has, the projector's database, ingests, and the story."""
+"""The world of one run: what `tests.support.worlds.services` has, the projector's database, ingests, and the story."""
 
 import asyncio
 import random
@@ -13,28 +13,28 @@ from schemas.state import ThreadState
 from schemas.thread import Verdict
 from schemas.tools import CLIENT_POOL, CLIENT_SOURCE, CatalogSource, ToolSpec
 from schemas.topics import THREAD_EFFECTS, THREAD_EVENTS_DLQ
-from services.chassis.artifacts import Stored
-from services.chassis.fold_loop import FoldLoopSettings
-from services.chassis.log import TopicPartition
-from services.runtime.limits import Limits
-from services.runtime.model import Model
-from services.runtime.own_tools import ENTRY
-from services.tool_executor.hooks import HookFailedError, Question, ReconcileHook
-from services.tool_executor.keeping import Keeping, KeepLimits
+from services.chassis.artifacts.store import Stored
+from services.chassis.following.fold_loop import FoldLoopSettings
+from services.chassis.log.port import TopicPartition
+from services.runtime.deciding.limits import Limits
+from services.runtime.deciding.own_tools import ENTRY
+from services.runtime.models.port import Model
+from services.tool_executor.claiming.reconcile import ReconcileLimits
+from services.tool_executor.executing.keeping import Keeping, KeepLimits
 from services.tool_executor.metrics import ExecutorMetrics
-from services.tool_executor.reconcile import ReconcileLimits
+from services.tool_executor.offering.hooks import HookFailedError, Question, ReconcileHook
 from services.tool_executor.tools import ToolRunner
 from tests.simulation.model import CLIENT_TOOL as CLIENT_TOOL_NAME
 from tests.simulation.plan import Plan
 from tests.simulation.processes import IngestProcess, ProjectorProcess
 from tests.simulation.rollups import RollupsProcess
 from tests.simulation.story import Story
-from tests.support.ledger import EFFECTS, Ledger
-from tests.support.memory_artifacts import MemoryArtifacts
-from tests.support.memory_tables import EVENT_ID
-from tests.support.memory_views import MemoryViews
-from tests.support.service_world import TOPIC, ExecutorProcess, Process, RuntimeProcess, World, WorldOptions
-from tests.support.virtual_time import VirtualClock
+from tests.support.memory.artifacts import MemoryArtifacts
+from tests.support.memory.tables import EVENT_ID
+from tests.support.memory.views import MemoryViews
+from tests.support.processes.ledger import EFFECTS, Ledger
+from tests.support.simulated.virtual_time import VirtualClock
+from tests.support.worlds.services import TOPIC, ExecutorProcess, Process, RuntimeProcess, World, WorldOptions
 
 P = TypeVar("P", bound=Process)
 T = TypeVar("T")

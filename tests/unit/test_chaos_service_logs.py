@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 import structlog
 
-from services.chassis.telemetry import configure_logging
+from services.chassis.process.telemetry import configure_logging
 from tests.chaos.service_logs import failures
 
 

@@ -11,7 +11,7 @@ from tests.chaos.ledger import PREFIX
 from tests.chaos.load import Acknowledged
 from tests.chaos.report import late, violations
 from tests.chaos.verdict import Judgement, ThreadStory, judge, story_of
-from tests.support.histories import (
+from tests.support.recorded.histories import (
     EXECUTOR,
     KEY,
     USER,

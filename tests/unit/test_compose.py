@@ -11,7 +11,7 @@ import typer.core
 import typer.main
 import yaml
 
-from tests.support.services import KAFKA_IMAGE
+from tests.support.processes.services import KAFKA_IMAGE
 
 ROOT = Path(__file__).parents[2]
 TEXTS = {"type": "array", "items": {"type": "string"}, "minItems": 1}

@@ -14,7 +14,7 @@ import pytest
 import yaml
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
-from services.cli.metrics_reference import SECTIONS, SUFFIXES, reference
+from reference.metrics import SECTIONS, SUFFIXES, reference
 
 ROOT = Path(__file__).parents[2]
 PROMETHEUS = ROOT / "deploy" / "prometheus"

@@ -13,8 +13,8 @@ import pytest
 from pydantic import Field, SecretStr
 from pydantic_settings import SettingsConfigDict
 
+from reference.settings import env_example, settings_classes
 from services.chassis.settings import Settings
-from services.cli.env_example import env_example, settings_classes
 
 ROOT = Path(__file__).parents[2]
 MODULE_LINES_MAX = 600
@@ -22,7 +22,7 @@ LONG_MODULES: dict[str, str] = {
     "tests/simulation/planted.py": "a table of faults, each a few lines of text",
     "schemas/thread.py": "the control state, its transition table and the fold: one file owns the state",
     "tests/unit/schemas/test_thread.py": "mirrors schemas/thread.py, row by row of its table",
-    "tests/unit/importer/test_claude_code.py": "a test for each thing that a session may hold, on records that it makes",
+    "tests/unit/importer/claude_code/test_session.py": "a test for each thing that a session may hold, on records that it makes",
 }
 """Path and the reason why it is not two modules."""
 MACHINE_PATH = re.compile(r"(?<![\w./-])/(?:work|root|home/(?!threadlog)\w+|Users)/")

@@ -11,7 +11,7 @@ from pydantic import JsonValue
 from starlette.requests import Request
 from starlette.responses import Response
 
-from services.chassis.artifacts import (
+from services.chassis.artifacts.store import (
     UNTYPED,
     ArtifactInfo,
     ArtifactMismatchError,
@@ -19,11 +19,13 @@ from services.chassis.artifacts import (
     ArtifactsUnavailableError,
     ArtifactTooLargeError,
 )
-from services.ingest import openapi
-from services.ingest.answers import ArtifactAnswer
-from services.ingest.auth import Principal
 from services.ingest.dependencies import authorized, dependencies
-from services.ingest.problems import (
+from services.ingest.files.ranges import ByteRange, Unsatisfiable, range_of
+from services.ingest.files.transfers import Download
+from services.ingest.http import openapi
+from services.ingest.http.answers import ArtifactAnswer
+from services.ingest.http.auth import Principal
+from services.ingest.http.problems import (
     ARTIFACT_MISMATCH,
     ARTIFACT_NOT_FOUND,
     ARTIFACTS_UNAVAILABLE,
@@ -35,9 +37,7 @@ from services.ingest.problems import (
     Problem,
     ProblemError,
 )
-from services.ingest.ranges import ByteRange, Unsatisfiable, range_of
 from services.ingest.routes.parameters import HASH, JSON, store_unavailable
-from services.ingest.transfers import Download
 
 router = APIRouter(tags=["artifacts"])
 

@@ -7,12 +7,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from services.chassis.clock import draw_id
-from services.ingest import accept_children, openapi
-from services.ingest.answers import CommandAnswer
+from services.ingest.commands import accept_children
+from services.ingest.commands.forks import ForkAt
 from services.ingest.dependencies import authorized, dependencies
-from services.ingest.forks import ForkAt
-from services.ingest.problems import CHILD_TOO_DEEP, NOT_FORKABLE, STATE_OUT_OF_REACH, THREAD_CLOSING
-from services.ingest.requests import CreateChild
+from services.ingest.http import openapi
+from services.ingest.http.answers import CommandAnswer
+from services.ingest.http.problems import CHILD_TOO_DEEP, NOT_FORKABLE, STATE_OUT_OF_REACH, THREAD_CLOSING
+from services.ingest.http.requests import CreateChild
 from services.ingest.routes.parameters import idempotency_key, read_body, run, sizes_of_named, thread_key
 from services.ingest.routes.threads import NAMING_ARTIFACTS, TO_A_THREAD
 

@@ -5,13 +5,10 @@ from pydantic import BaseModel, JsonValue
 from starlette.requests import Request
 from starlette.responses import Response
 
-from services.chassis.states import StatesUnavailableError
-from services.ingest import openapi
+from services.chassis.threads.states import StatesUnavailableError
 from services.ingest.dependencies import authorized, dependencies
-from services.ingest.frames import fact_json
-from services.ingest.history import EventPage
-from services.ingest.live import BehindError, CursorError, TooManyWatchesError
-from services.ingest.problems import (
+from services.ingest.http import openapi
+from services.ingest.http.problems import (
     BAD_CURSOR,
     INVALID_REQUEST,
     OVERLOADED,
@@ -23,8 +20,11 @@ from services.ingest.problems import (
 )
 from services.ingest.routes.parameters import thread_key, wait_at_least
 from services.ingest.settings import IngestSettings
-from services.ingest.stream import EventStream, StreamOptions
-from services.ingest.watch import WatchCutError
+from services.ingest.streams.frames import fact_json
+from services.ingest.streams.history import EventPage
+from services.ingest.streams.live import BehindError, CursorError, TooManyWatchesError
+from services.ingest.streams.stream import EventStream, StreamOptions
+from services.ingest.streams.watch import WatchCutError
 
 EVENT_STREAM = "text/event-stream"
 SEQ_MAX = 2**53 - 1

@@ -11,12 +11,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from schemas.ids import ThreadKey
-from services.chassis.artifacts import ArtifactsUnavailableError
-from services.ingest import file_history, openapi
-from services.ingest.answers import CommandAnswer, DiffAnswer
+from services.chassis.artifacts.store import ArtifactsUnavailableError
 from services.ingest.dependencies import Dependencies, authorized, dependencies
-from services.ingest.file_history import FileDiff, NetChange, RecordedChange, net_changes
-from services.ingest.problems import (
+from services.ingest.files import turn_diff as file_history
+from services.ingest.files.turn_diff import FileDiff, NetChange, RecordedChange, net_changes
+from services.ingest.http import openapi
+from services.ingest.http.answers import CommandAnswer, DiffAnswer
+from services.ingest.http.problems import (
     ARTIFACTS_UNAVAILABLE,
     CATALOG_NOT_LOADED,
     FILES_CHANGED_SINCE,
@@ -30,7 +31,7 @@ from services.ingest.problems import (
     Problem,
     ProblemError,
 )
-from services.ingest.requests import RestoreFiles
+from services.ingest.http.requests import RestoreFiles
 from services.ingest.routes.parameters import (
     JSON,
     command_of,

@@ -13,18 +13,18 @@ from starlette.responses import Response
 from schemas.canonical import canonical_json
 from schemas.ids import derive, parse_event_id
 from services.chassis.clock import draw_id
-from services.ingest import openapi
-from services.ingest.answers import ImportAnswer, ImportFilePage
 from services.ingest.dependencies import authorized, dependencies
-from services.ingest.imports import WantedFile
-from services.ingest.problems import (
+from services.ingest.http import openapi
+from services.ingest.http.answers import ImportAnswer, ImportFilePage
+from services.ingest.http.problems import (
     IDEMPOTENCY_CONFLICT,
     NOT_FOUND,
     TOO_LARGE,
     Problem,
     ProblemError,
 )
-from services.ingest.requests import CreateImport
+from services.ingest.http.requests import CreateImport
+from services.ingest.imports.jobs import WantedFile
 from services.ingest.routes.parameters import JSON, Limit, idempotency_key, page_limit, read_body
 
 router = APIRouter(tags=["imports"])

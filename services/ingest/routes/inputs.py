@@ -8,10 +8,11 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from services.ingest import accept, openapi
-from services.ingest.answers import CommandAnswer
+from services.ingest.commands import accept
 from services.ingest.dependencies import dependencies
-from services.ingest.problems import (
+from services.ingest.http import openapi
+from services.ingest.http.answers import CommandAnswer
+from services.ingest.http.problems import (
     ARTIFACT_MISSING,
     ARTIFACTS_UNAVAILABLE,
     NOT_FOUND,
@@ -20,7 +21,7 @@ from services.ingest.problems import (
     Problem,
     ProblemError,
 )
-from services.ingest.requests import CancelTurn, SubmitInput, WithdrawInput
+from services.ingest.http.requests import CancelTurn, SubmitInput, WithdrawInput
 from services.ingest.routes.parameters import command_of, number_of, read_body, run, sizes_of_named
 from services.ingest.routes.threads import TO_A_THREAD
 

@@ -7,12 +7,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from services.chassis.clock import draw_id
-from services.ingest import accept_lineage, openapi
-from services.ingest.answers import CommandAnswer, ForkAnswer
+from services.ingest.commands import accept_lineage
+from services.ingest.commands.forks import ForkAt
 from services.ingest.dependencies import authorized, dependencies
-from services.ingest.forks import ForkAt
-from services.ingest.problems import FORK_POINT, NOT_FORKABLE, STATE_OUT_OF_REACH
-from services.ingest.requests import CompactThread, ForkThread, RewindThread
+from services.ingest.http import openapi
+from services.ingest.http.answers import CommandAnswer, ForkAnswer
+from services.ingest.http.problems import FORK_POINT, NOT_FORKABLE, STATE_OUT_OF_REACH
+from services.ingest.http.requests import CompactThread, ForkThread, RewindThread
 from services.ingest.routes.parameters import (
     command_of,
     idempotency_key,

@@ -18,13 +18,13 @@ from starlette.responses import Response
 from schemas.config import Config, Frozen
 from schemas.envelope import parse_time
 from schemas.ids import TenantId, ThreadId, ThreadKey, is_name, parse_call_id
-from services.chassis.artifacts import ArtifactInfo, ArtifactsUnavailableError
+from services.chassis.artifacts.store import ArtifactInfo, ArtifactsUnavailableError
 from services.chassis.clock import draw_id
-from services.ingest import body
-from services.ingest.accept import Accepted, Command
-from services.ingest.auth import Principal, Scope
+from services.ingest.commands.accept import Accepted, Command
 from services.ingest.dependencies import Dependencies, authorized, dependencies
-from services.ingest.problems import (
+from services.ingest.http import body
+from services.ingest.http.auth import Principal, Scope
+from services.ingest.http.problems import (
     ARTIFACT_MISSING,
     ARTIFACTS_UNAVAILABLE,
     BAD_CURSOR,
@@ -35,8 +35,8 @@ from services.ingest.problems import (
     ProblemError,
     no_such_thread,
 )
-from services.ingest.reads import parse_at_least
-from services.ingest.requests import Content
+from services.ingest.http.requests import Content
+from services.ingest.reads.reads import parse_at_least
 
 ThreadPath = Annotated[str, Path(description="Id of the thread.")]
 ThreadQuery = Annotated[str | None, Query(description="Only this thread's.", max_length=200)]

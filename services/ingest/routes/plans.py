@@ -10,12 +10,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from schemas.events import PlanProposed
-from services.ingest import accept_plans, openapi
-from services.ingest.accept import Command
-from services.ingest.answers import CommandAnswer
+from services.ingest.commands import accept_plans
+from services.ingest.commands.accept import Command
 from services.ingest.dependencies import dependencies
-from services.ingest.problems import NOT_FOUND, VIEWS_BEHIND, VIEWS_UNAVAILABLE, Problem, ProblemError
-from services.ingest.requests import DecidePlan, ProposePlan
+from services.ingest.http import openapi
+from services.ingest.http.answers import CommandAnswer
+from services.ingest.http.problems import NOT_FOUND, VIEWS_BEHIND, VIEWS_UNAVAILABLE, Problem, ProblemError
+from services.ingest.http.requests import DecidePlan, ProposePlan
 from services.ingest.routes.parameters import command_of, number_of, read_body, run
 from services.ingest.routes.threads import TO_A_THREAD
 

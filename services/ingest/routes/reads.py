@@ -10,8 +10,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from schemas.ids import parse_event_id
-from services.ingest import openapi
-from services.ingest.answers import (
+from services.ingest.commands.tools import Tools
+from services.ingest.http import openapi
+from services.ingest.http.answers import (
     ApprovalPage,
     ChildPage,
     CommandRecord,
@@ -23,8 +24,8 @@ from services.ingest.answers import (
     TurnPage,
     UnknownCallPage,
 )
-from services.ingest.problems import BAD_CURSOR, NOT_FOUND, THREAD_NOT_FOUND, VIEWS_BEHIND, Problem, ProblemError
-from services.ingest.reads import (
+from services.ingest.http.problems import BAD_CURSOR, NOT_FOUND, THREAD_NOT_FOUND, VIEWS_BEHIND, Problem, ProblemError
+from services.ingest.reads.reads import (
     APPROVALS,
     CHILDREN,
     INPUTS,
@@ -48,7 +49,6 @@ from services.ingest.routes.parameters import (
     thread_key,
     wait_at_least,
 )
-from services.ingest.tools import Tools
 
 router = APIRouter(tags=["reads"])
 

@@ -6,10 +6,9 @@ from fastapi import APIRouter, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
-from services.ingest import openapi
-from services.ingest.answers import StateAnswer
-from services.ingest.history import SEQ_MAX
-from services.ingest.problems import (
+from services.ingest.http import openapi
+from services.ingest.http.answers import StateAnswer
+from services.ingest.http.problems import (
     BAD_CURSOR,
     LOG_UNAVAILABLE,
     STATE_OUT_OF_REACH,
@@ -17,8 +16,9 @@ from services.ingest.problems import (
     VIEWS_BEHIND,
     ProblemError,
 )
+from services.ingest.reads.state_at import beyond, to_json
 from services.ingest.routes.parameters import JSON, AtLeastQuery, ThreadPath, reader_of, thread_key, wait_at_least
-from services.ingest.state_at import beyond, to_json
+from services.ingest.streams.history import SEQ_MAX
 
 router = APIRouter(tags=["reads"])
 

@@ -11,10 +11,11 @@ from starlette.responses import Response
 
 from schemas.canonical import unstorable
 from services.chassis.clock import draw_id
-from services.ingest import accept, openapi
-from services.ingest.answers import CommandAnswer, Status, ThreadAnswer, ThreadPage
+from services.ingest.commands import accept
 from services.ingest.dependencies import authorized, dependencies
-from services.ingest.problems import (
+from services.ingest.http import openapi
+from services.ingest.http.answers import CommandAnswer, Status, ThreadAnswer, ThreadPage
+from services.ingest.http.problems import (
     ARTIFACT_MISSING,
     ARTIFACTS_UNAVAILABLE,
     BAD_CURSOR,
@@ -29,8 +30,8 @@ from services.ingest.problems import (
     ProblemError,
     no_such_thread,
 )
-from services.ingest.reads import ThreadFilter
-from services.ingest.requests import CloseThread, CreateThread, PatchThread
+from services.ingest.http.requests import CloseThread, CreateThread, PatchThread
+from services.ingest.reads.reads import ThreadFilter
 from services.ingest.routes.parameters import (
     JSON,
     AtLeastQuery,

@@ -11,11 +11,12 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from services.ingest import accept_calls, openapi
-from services.ingest.accept import Accepted, CallFacts, Command
-from services.ingest.answers import CommandAnswer
+from services.ingest.commands import accept_calls
+from services.ingest.commands.accept import Accepted, CallFacts, Command
 from services.ingest.dependencies import dependencies
-from services.ingest.problems import (
+from services.ingest.http import openapi
+from services.ingest.http.answers import CommandAnswer
+from services.ingest.http.problems import (
     ARGUMENTS_DO_NOT_FIT,
     CALL_NOT_OPEN,
     CATALOG_NOT_LOADED,
@@ -25,7 +26,7 @@ from services.ingest.problems import (
     VIEWS_UNAVAILABLE,
     ProblemError,
 )
-from services.ingest.requests import DecideCall, PostResult, ResolveCall
+from services.ingest.http.requests import DecideCall, PostResult, ResolveCall
 from services.ingest.routes.parameters import call_of, command_of, read_body, run
 from services.ingest.routes.threads import TO_A_THREAD
 

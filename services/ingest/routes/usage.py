@@ -6,11 +6,11 @@ from fastapi import APIRouter, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
-from services.ingest import openapi
-from services.ingest.answers import UsagePage
 from services.ingest.dependencies import Dependencies
-from services.ingest.problems import BAD_CURSOR, THREAD_NOT_FOUND, VIEWS_BEHIND
-from services.ingest.reads import UsageFilter
+from services.ingest.http import openapi
+from services.ingest.http.answers import UsagePage
+from services.ingest.http.problems import BAD_CURSOR, THREAD_NOT_FOUND, VIEWS_BEHIND
+from services.ingest.reads.reads import UsageFilter
 from services.ingest.routes.parameters import (
     JSON,
     UNIT_MS,

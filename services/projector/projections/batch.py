@@ -15,7 +15,7 @@ from schemas.events import TurnRecovered
 from schemas.ids import ThreadKey
 from schemas.state import NOTHING, ThreadState
 from schemas.thread import Effect, Verdict, fold, next_chain
-from services.chassis.log import Incoming
+from services.chassis.log.port import Incoming
 from services.projector.projections.artifacts import artifact_rows
 from services.projector.projections.changes import Applied, Change
 from services.projector.projections.dead_letters import DeadLetter, dead_letter_row

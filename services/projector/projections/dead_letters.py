@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from schemas.errors import Fault
 from schemas.ids import ThreadKey
-from services.chassis.log import Incoming, Outgoing
+from services.chassis.log.port import Incoming, Outgoing
 from services.projector.projections.changes import json_bytes
 
 COLUMNS = (

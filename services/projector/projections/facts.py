@@ -1,13 +1,12 @@
 """What can be counted of a record, without folding: the column `facts` of `events`, and of the effects on their topic.
 
-Each key is described in `schemas.effects.Facts`. Only what took effect counts, with one exception: the tokens of an
-answer that lost its race were paid for all the same.
+Each key is described in `schemas.other_topics.effects.Facts`. Only what took effect counts, with one exception: the
+tokens of an answer that lost its race were paid for all the same.
 """
 
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
-from schemas.effects import NAME_CHARACTERS_MAX
 from schemas.events import (
     ContextCompacted,
     Event,
@@ -30,6 +29,7 @@ from schemas.events import (
     TurnStarted,
     Usage,
 )
+from schemas.other_topics.effects import NAME_CHARACTERS_MAX
 from schemas.state import Call, ThreadState, Turn
 from services.projector.projections.changes import Applied
 from services.projector.projections.usage import model_of

@@ -17,9 +17,9 @@ from services.tool_executor.builtin.patch import (
     parse_patch,
 )
 from services.tool_executor.builtin.tool import Arguments, ToolFailedError, schema_of
-from services.tool_executor.file_changes import Wanted, mode_at
-from services.tool_executor.file_history import FILE_BYTES_MAX
-from services.tool_executor.sandbox import Room
+from services.tool_executor.workspace.file_changes import Wanted, mode_at
+from services.tool_executor.workspace.file_history import FILE_BYTES_MAX
+from services.tool_executor.workspace.sandbox import Room
 
 FILES_MAX = 200
 

@@ -10,11 +10,11 @@ from typing import TypeAlias
 from pydantic import JsonValue
 
 from services.tool_executor.builtin.tool import ArgumentsT, BuiltinTool, ToolFailedError
-from services.tool_executor.file_changes import Wanted
-from services.tool_executor.file_history import FileHistory, NotChangedError
 from services.tool_executor.output import text_result
-from services.tool_executor.sandbox import Room, Sandbox
 from services.tool_executor.tools import Emit, ToolEnd, ToolRequest
+from services.tool_executor.workspace.file_changes import Wanted
+from services.tool_executor.workspace.file_history import FileHistory, NotChangedError
+from services.tool_executor.workspace.sandbox import Room, Sandbox
 
 Changes: TypeAlias = list[dict[str, JsonValue]]
 

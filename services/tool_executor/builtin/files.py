@@ -8,11 +8,11 @@ from schemas.tools import ToolSpec
 from services.tool_executor.attachments import whole_text
 from services.tool_executor.builtin.changing import Changes, ChangingTool, Plan
 from services.tool_executor.builtin.tool import Arguments, FileTool, ToolFailedError, schema_of
-from services.tool_executor.file_changes import Wanted
-from services.tool_executor.file_history import FILE_BYTES_MAX
 from services.tool_executor.output import INLINE_BYTES_MAX, structured_result, text_result
-from services.tool_executor.sandbox import Room, Sandbox
 from services.tool_executor.tools import ToolEnd
+from services.tool_executor.workspace.file_changes import Wanted
+from services.tool_executor.workspace.file_history import FILE_BYTES_MAX
+from services.tool_executor.workspace.sandbox import Room, Sandbox
 
 LINES_DEFAULT = 2_000
 

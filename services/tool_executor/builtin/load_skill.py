@@ -3,13 +3,13 @@ import asyncio
 from pydantic import Field
 
 from schemas.tools import LOAD_SKILL_TOOL, ToolSpec
-from services.chassis.skill_tar import SKILL_FILE, SkillRefusedError
+from services.chassis.threads.skill_tar import SKILL_FILE, SkillRefusedError
 from services.tool_executor.attachments import whole_text
 from services.tool_executor.builtin.tool import Arguments, BuiltinTool, ToolFailedError, schema_of
 from services.tool_executor.output import INLINE_BYTES_MAX, structured_result
-from services.tool_executor.sandbox import Room
-from services.tool_executor.skills import folder_of, seen_from
 from services.tool_executor.tools import Emit, ToolEnd, ToolRequest
+from services.tool_executor.workspace.sandbox import Room
+from services.tool_executor.workspace.skills import folder_of, seen_from
 
 
 class LoadSkillArguments(Arguments):

@@ -3,11 +3,11 @@ import asyncio
 from pydantic import Field
 
 from schemas.tools import ToolSpec
-from services.chassis.artifacts import ArtifactError, ArtifactMissingError, ArtifactStore, collected
+from services.chassis.artifacts.store import ArtifactError, ArtifactMissingError, ArtifactStore, collected
 from services.tool_executor.builtin.tool import Arguments, BuiltinTool, ToolFailedError, schema_of
 from services.tool_executor.output import structured_result
-from services.tool_executor.sandbox import Room, Sandbox
 from services.tool_executor.tools import Emit, ToolEnd, ToolRequest
+from services.tool_executor.workspace.sandbox import Room, Sandbox
 
 BYTES_DEFAULT = 16_384
 BYTES_MAX = 30_720

@@ -9,12 +9,12 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field
 
 from schemas.tools import ToolSpec
-from services.chassis.artifacts import ArtifactError, ArtifactMissingError, collected, sha256_of
+from services.chassis.artifacts.store import ArtifactError, ArtifactMissingError, collected, sha256_of
 from services.tool_executor.builtin.changing import ChangingTool, Plan
 from services.tool_executor.builtin.tool import Arguments, ToolFailedError, schema_of
-from services.tool_executor.file_changes import Wanted
-from services.tool_executor.file_history import FILE_BYTES_MAX
-from services.tool_executor.sandbox import Room
+from services.tool_executor.workspace.file_changes import Wanted
+from services.tool_executor.workspace.file_history import FILE_BYTES_MAX
+from services.tool_executor.workspace.sandbox import Room
 
 FILES_MAX = 500
 

@@ -8,7 +8,8 @@ from schemas.tools import ToolSpec
 from services.tool_executor.attachments import TEXT, Attachment
 from services.tool_executor.builtin.tool import Arguments, BuiltinTool, ToolFailedError, schema_of
 from services.tool_executor.output import INLINE_BYTES_MAX, Cut, cut_result
-from services.tool_executor.process import (
+from services.tool_executor.tools import Emit, ToolEnd, ToolRequest
+from services.tool_executor.workspace.process import (
     KEPT_BYTES_MAX,
     LIVE_BYTES_MAX,
     SHELL,
@@ -17,8 +18,7 @@ from services.tool_executor.process import (
     Warden,
     run_process,
 )
-from services.tool_executor.sandbox import Room, Sandbox
-from services.tool_executor.tools import Emit, ToolEnd, ToolRequest
+from services.tool_executor.workspace.sandbox import Room, Sandbox
 
 
 class ShellArguments(Arguments):

@@ -10,9 +10,9 @@ from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
 
 from schemas.tools import ToolSpec
 from services.tool_executor.output import text_result
-from services.tool_executor.sandbox import RefusedError, Room, Sandbox
-from services.tool_executor.skills import SkillUnavailableError
 from services.tool_executor.tools import Emit, ToolEnd, ToolRequest
+from services.tool_executor.workspace.sandbox import RefusedError, Room, Sandbox
+from services.tool_executor.workspace.skills import SkillUnavailableError
 
 
 class Arguments(BaseModel):

@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 from typing import Any
 
-from services.importer.beside import NothingBeside
-from services.importer.codex import normalise
+from services.importer.codex.session import normalise
+from services.importer.companions import NothingBeside
 from services.importer.lines import Line
 from services.importer.model import Counts, Header, Piece, Turn
 

@@ -7,10 +7,10 @@ import pytest
 from prometheus_client import CollectorRegistry, Gauge
 from structlog.testing import capture_logs
 
-from services.chassis.kafka import KafkaLog
+from services.chassis.kafka.kafka_log import KafkaLog
 from services.chassis.log_partitions import OtherPartitionsError, PartitionWatch, require_same
 from services.chassis.settings import Settings
-from tests.support.virtual_tests import in_virtual_time
+from tests.support.simulated.virtual_tests import in_virtual_time
 
 NO_DATABASE = "postgresql://nobody@localhost:0/none"
 LOOK_SECONDS = 5.0

@@ -1,7 +1,7 @@
 import asyncio
 
 from services.chassis.text_batch import TextBatch
-from tests.support.virtual_tests import in_virtual_time
+from tests.support.simulated.virtual_tests import in_virtual_time
 
 
 @in_virtual_time

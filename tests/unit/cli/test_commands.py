@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from services.cli import chat
 from services.cli.__main__ import app, main
 from services.cli.chat import Chat
-from services.cli.dev import KAFKA_VARIABLE, settings_of
+from services.cli.local.dev import KAFKA_VARIABLE, settings_of
 from services.client.client import ThreadlogClient
 from tests.unit.client.fake_server import Answer, FakeServer, fact_event, json_answer
 

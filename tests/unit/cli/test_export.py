@@ -20,14 +20,14 @@ from schemas.thread import fold
 from schemas.topics import THREAD_EVENTS
 from schemas.transcript import Transcript, context_hash, transcript_changes
 from services.chassis.clock import SystemClock
-from services.chassis.log import Incoming, Outgoing
+from services.chassis.log.port import Incoming, Outgoing
 from services.cli import export as export_module
 from services.cli.__main__ import app
 from services.cli.export import ExportError, export
 from services.cli.exported import VERSION, Exported
-from tests.support.histories import KEY, History, plain_turn
-from tests.support.simulated_log import SimulatedBroker
-from tests.support.walks import CHOICES, Choice, as_read, walk
+from tests.support.recorded.histories import KEY, History, plain_turn
+from tests.support.recorded.walks import CHOICES, Choice, as_read, walk
+from tests.support.simulated.log import SimulatedBroker
 
 TOPIC = THREAD_EVENTS.name
 OTHER = ThreadKey(TenantId("acme"), ThreadId("t-2"))

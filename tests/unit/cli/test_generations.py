@@ -5,8 +5,8 @@ import orjson
 import pytest
 
 from services.cli.generations import Bar, Lines, bar
-from services.projector.compare import Checksum, Difference
-from services.projector.rebuild_progress import Progress
+from services.projector.rebuilding.compare import Checksum, Difference
+from services.projector.rebuilding.progress import Progress
 
 
 def _reading(done: int, seconds: float, **changed: object) -> Progress:

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from schemas.config import Skill
-from services.chassis.skill_tar import SkillLimits, SkillRefusedError, packed
+from services.chassis.threads.skill_tar import SkillLimits, SkillRefusedError, packed
 from services.cli.__main__ import app
 from services.cli.skills import entry_of, front_matter, listed, read_folder
 

@@ -9,8 +9,8 @@ from typer.testing import CliRunner
 
 from services.cli import verify as verify_module
 from services.cli.__main__ import app
-from services.projector.verify import VerifyError
-from services.projector.verify_report import Finding, Report
+from services.projector.verification.report import Finding, Report
+from services.projector.verification.verify import VerifyError
 
 
 def _reporting(monkeypatch: pytest.MonkeyPatch, found: Report | BaseException) -> None:

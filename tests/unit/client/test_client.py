@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from services.client.client import ClientLimits, RefusedError, ThreadlogClient, UnreachableError
 from services.client.sse import Cut, Fact, Live, SseParser, StreamError
-from tests.support.virtual_time import run_virtual
+from tests.support.simulated.virtual_time import run_virtual
 from tests.unit.client.fake_server import (
     DELTA,
     Answer,

@@ -8,7 +8,7 @@ from schemas.canonical import call_hash
 from schemas.events import ToolCallResolved
 from schemas.state import Call
 from services.client.client import RefusedError, ThreadlogClient
-from tests.support import histories
+from tests.support.recorded import histories
 from tests.unit.ingest.world import World
 
 CALL = "1.1.0"

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from services.importer.beside import FolderBeside, NothingBeside, candidates
+from services.importer.companions import FolderBeside, NothingBeside, candidates
 from services.importer.detect import HEAD_BYTES, detect, wrong_tool
 from services.importer.model import Parent
 from services.importer.report import FileReport, ThreadReport, note_parents
 from services.importer.sessions import ReadLimits, dry_run, read_titles, scan
-from services.importer.walk import PathError, SessionFile, find_files
+from services.importer.source_files import PathError, SessionFile, find_files
 from tests.support.sessions.made import write_claude, write_codex
 
 NOBODY = 65534

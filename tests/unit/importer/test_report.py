@@ -5,7 +5,7 @@ from pydantic import JsonValue
 
 from services.importer.model import Tool
 from services.importer.sessions import ReadLimits, dry_run
-from services.importer.walk import find_files
+from services.importer.source_files import find_files
 from tests.support.sessions.readme import FOLDER, Told, needs_sessions, told
 
 FOLDERS: dict[Tool, str] = {"codex": "codex", "claude-code": "claude"}

@@ -5,7 +5,7 @@ import pytest
 from schemas.events import AnswerText, Confirmed, StepFinished, TextItem, TurnEnded, Usage
 from schemas.state import CHAIN_START
 from services.importer.model import Header, Input, Origin, Piece, Step, Turn
-from tests.support.import_world import ImportWorld, ThreadLog, ended_turns, shown
+from tests.support.worlds.imports import ImportWorld, ThreadLog, ended_turns, shown
 
 HERE = Origin(line=1)
 HEADER = Header(tool="codex", source_id="s1", origin=HERE)

@@ -2,7 +2,7 @@
 
 from pydantic import JsonValue
 
-from tests.support import histories
+from tests.support.recorded import histories
 from tests.unit.ingest.world import World
 
 

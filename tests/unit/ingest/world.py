@@ -29,34 +29,34 @@ from schemas.state import NOTHING, ThreadState
 from schemas.thread import Verdict, fold
 from schemas.tools import Catalog, CatalogSource, ToolSpec
 from schemas.topics import THREAD_EVENTS
-from services.chassis.catalog_reader import CatalogReader
-from services.chassis.log import Outgoing
+from services.chassis.catalog.reader import CatalogReader
+from services.chassis.log.port import Outgoing
 from services.ingest.__main__ import accept_limits, diffs_of
-from services.ingest.accept import CallFacts, Stored
-from services.ingest.accept_plans import PlanFacts
 from services.ingest.app import create_app
-from services.ingest.auth import DevAuthenticator
-from services.ingest.commands import CommandLimits, Commands, FoundCommands
-from services.ingest.dead_letters import DeadLetters
+from services.ingest.commands.accept import CallFacts, Stored
+from services.ingest.commands.accept_plans import PlanFacts
+from services.ingest.commands.commands import CommandLimits, Commands, FoundCommands
+from services.ingest.commands.existence import KnownThreads, ThreadRow
+from services.ingest.commands.forks import Forks
+from services.ingest.commands.refusals import CallStanding, Decided, InputStanding, PlanStanding, Refusals
+from services.ingest.commands.tools import Tools
+from services.ingest.commands.views import CommandViews
 from services.ingest.dependencies import Dependencies
-from services.ingest.existence import KnownThreads, ThreadRow
-from services.ingest.file_history import RecordedChange
-from services.ingest.forks import Forks
-from services.ingest.imports import Imports
-from services.ingest.live import Judged, Watches
+from services.ingest.files.transfers import TransferLimits, Transfers
+from services.ingest.files.turn_diff import RecordedChange
+from services.ingest.http.auth import DevAuthenticator
+from services.ingest.http.problems import VIEWS_UNAVAILABLE, Problem, ProblemError
+from services.ingest.imports.jobs import Imports
 from services.ingest.metrics import IngestMetrics
-from services.ingest.ops import Ops
-from services.ingest.problems import VIEWS_UNAVAILABLE, Problem, ProblemError
-from services.ingest.reads import Reads
-from services.ingest.refusals import CallStanding, Decided, InputStanding, PlanStanding, Refusals
+from services.ingest.operations.dead_letters import DeadLetters
+from services.ingest.operations.stuck import Ops
+from services.ingest.operations.windows import OpsWindows
+from services.ingest.reads.reads import Reads
+from services.ingest.reads.state_at import StatesAt
 from services.ingest.settings import IngestSettings
-from services.ingest.state_at import StatesAt
-from services.ingest.tools import Tools
-from services.ingest.transfers import TransferLimits, Transfers
-from services.ingest.views import CommandViews
-from services.ingest.windows import OpsWindows
-from tests.support.memory_artifacts import MemoryArtifacts
-from tests.support.simulated_log import SimulatedBroker, SimulatedLog
+from services.ingest.streams.live import Judged, Watches
+from tests.support.memory.artifacts import MemoryArtifacts
+from tests.support.simulated.log import SimulatedBroker, SimulatedLog
 
 PARTITIONS = 4
 NOW_MS = 1_790_000_000_000

@@ -12,23 +12,23 @@ from prometheus_client import CollectorRegistry
 from schemas.ids import ThreadKey
 from schemas.topics import THREAD_EFFECTS, THREAD_EVENTS, THREAD_EVENTS_DLQ
 from services.chassis.errors import SetupError
-from services.chassis.log import Incoming, Outgoing
+from services.chassis.log.port import Incoming, Outgoing
 from services.chassis.log_partitions import OtherPartitionsError
 from services.chassis.settings import MIB
-from services.projector.apply import Applier
-from services.projector.errors import OtherLogError
+from services.projector.applying.apply import Applier
+from services.projector.generations.errors import OtherLogError
 from services.projector.loop import Projector
 from services.projector.metrics import ProjectorMetrics
 from services.projector.settings import ProjectorSettings
-from tests.support.histories import History, plain_turn
-from tests.support.memory_relay import MemoryRelayStore
-from tests.support.memory_tables import EVENT_TYPE
-from tests.support.memory_views import MemoryViews
-from tests.support.projector_world import key_of, random_records
-from tests.support.simulated_log import SimulatedBroker
-from tests.support.views_equal import assert_views_equal
-from tests.support.virtual_tests import in_virtual_time
-from tests.support.virtual_time import VirtualClock, run_virtual
+from tests.support.memory.relay import MemoryRelayStore
+from tests.support.memory.tables import EVENT_TYPE
+from tests.support.memory.views import MemoryViews
+from tests.support.recorded.histories import History, plain_turn
+from tests.support.simulated.log import SimulatedBroker
+from tests.support.simulated.virtual_tests import in_virtual_time
+from tests.support.simulated.virtual_time import VirtualClock, run_virtual
+from tests.support.stored.views_equal import assert_views_equal
+from tests.support.worlds.projector import key_of, random_records
 
 TOPIC = THREAD_EVENTS.name
 PARTITIONS = 3

@@ -3,17 +3,17 @@
 from prometheus_client import CollectorRegistry
 
 from schemas.ids import ThreadKey
-from services.chassis.log import Incoming
-from services.projector.apply import Applier
+from services.chassis.log.port import Incoming
+from services.projector.applying.apply import Applier
 from services.projector.metrics import ProjectorMetrics, RebuildMetrics
-from services.projector.rebuild_progress import Progress
+from services.projector.rebuilding.progress import Progress
 from services.projector.settings import ProjectorSettings
-from tests.support.applying import publish_nothing
-from tests.support.bad_records import bad_records
-from tests.support.histories import KEY, RUNTIME, START_MS, History, created
-from tests.support.memory_views import MemoryViews
-from tests.support.virtual_tests import in_virtual_time
-from tests.support.walks import as_read
+from tests.support.memory.views import MemoryViews
+from tests.support.recorded.bad_records import bad_records
+from tests.support.recorded.histories import KEY, RUNTIME, START_MS, History, created
+from tests.support.recorded.walks import as_read
+from tests.support.simulated.virtual_tests import in_virtual_time
+from tests.support.stored.applying import publish_nothing
 
 DELAY_MS = 250
 

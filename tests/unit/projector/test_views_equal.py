@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 
 from schemas.events import ArtifactRecorded
-from services.chassis.log import Incoming
-from tests.support.histories import KEY, NO_HASH, History, plain_turn
-from tests.support.memory_tables import TABLES, Tables, first_difference
-from tests.support.plans import planned
-from tests.support.views_equal import fold_from_zero
-from tests.support.walks import as_read
+from services.chassis.log.port import Incoming
+from tests.support.memory.tables import TABLES, Tables, first_difference
+from tests.support.recorded.histories import KEY, NO_HASH, History, plain_turn
+from tests.support.recorded.plans import planned
+from tests.support.recorded.walks import as_read
+from tests.support.stored.views_equal import fold_from_zero
 
 
 def folded(records: list[Incoming]) -> Tables:

@@ -20,13 +20,13 @@ from schemas.events import (
 from schemas.ids import ThreadKey
 from schemas.state import ThreadState
 from schemas.thread import Verdict
-from services.chassis.log import LogUnavailableError
-from services.runtime.decisions import ChildEnd
-from services.runtime.model import ModelFailure
-from tests.support.children_world import OPTIONS, SaidModel, child, family, parent, spawns
-from tests.support.runtime_world import runtime
-from tests.support.service_world import LIMITS, RuntimeProcess, World
-from tests.support.virtual_tests import in_virtual_time
+from services.chassis.log.port import LogUnavailableError
+from services.runtime.deciding.decisions import ChildEnd
+from services.runtime.models.port import ModelFailure
+from tests.support.simulated.virtual_tests import in_virtual_time
+from tests.support.worlds.children import OPTIONS, SaidModel, child, family, parent, spawns
+from tests.support.worlds.runtime import runtime
+from tests.support.worlds.services import LIMITS, RuntimeProcess, World
 
 ANSWERED = {"delegate": spawns("count")}
 

@@ -17,9 +17,9 @@ from schemas.events import (
     TurnEnded,
 )
 from schemas.ids import ThreadKey
-from schemas.progress import Delta as DeltaProgress
-from services.runtime.compaction import ASKED
-from services.runtime.model import (
+from schemas.other_topics.progress import Delta as DeltaProgress
+from services.runtime.deciding.compaction import ASKED
+from services.runtime.models.port import (
     AnswerItem,
     Delta,
     EmitDelta,
@@ -29,9 +29,9 @@ from services.runtime.model import (
     TokenUsage,
     text_of_content,
 )
-from tests.support.runtime_world import ONE, progress_of, runtime, world_of
-from tests.support.service_world import World
-from tests.support.virtual_tests import in_virtual_time
+from tests.support.simulated.virtual_tests import in_virtual_time
+from tests.support.worlds.runtime import ONE, progress_of, runtime, world_of
+from tests.support.worlds.services import World
 
 SUMMARY = ModelAnswer([AnswerItem("text", "They said first.")], usage=TokenUsage(50, 5))
 DOWN = ModelFailure("overloaded", retriable=True)

@@ -5,10 +5,10 @@ import asyncio
 from schemas.config import Config
 from schemas.events import ContextCompacted, Lineage, StepStarted, ThreadCreated, ThreadRewound
 from schemas.ids import TenantId, ThreadId, ThreadKey
-from services.runtime.model import ModelRequest
-from tests.support.runtime_world import PlayedModel, runtime, world_of
-from tests.support.service_world import RuntimeProcess, World
-from tests.support.virtual_tests import in_virtual_time
+from services.runtime.models.port import ModelRequest
+from tests.support.simulated.virtual_tests import in_virtual_time
+from tests.support.worlds.runtime import PlayedModel, runtime, world_of
+from tests.support.worlds.services import RuntimeProcess, World
 
 FORK = ThreadKey(TenantId("acme"), ThreadId("fork"))
 

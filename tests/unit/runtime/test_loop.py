@@ -18,19 +18,20 @@ from schemas.events import (
     TurnStarted,
 )
 from schemas.ids import ThreadKey
-from schemas.progress import Delta as DeltaProgress
-from schemas.progress import Quarantine
-from services.chassis.log import LogError, Outgoing, TopicPartition
+from schemas.other_topics.progress import Delta as DeltaProgress
+from schemas.other_topics.progress import Quarantine
+from services.chassis.log.port import LogError, Outgoing, TopicPartition
 from services.runtime import loop as runtime_loop
-from services.runtime.model import (
+from services.runtime.models.port import (
     AnswerItem,
     ModelAnswer,
     ModelCall,
     ModelFailure,
     TokenUsage,
 )
-from tests.support.chosen_faults import ChosenFaults
-from tests.support.runtime_world import (
+from tests.support.simulated.chosen_faults import ChosenFaults
+from tests.support.simulated.virtual_tests import in_virtual_time
+from tests.support.worlds.runtime import (
     DONE,
     Answer,
     PlayedModel,
@@ -41,8 +42,7 @@ from tests.support.runtime_world import (
     runtime,
     world_of,
 )
-from tests.support.service_world import LIMITS, TOPIC, ExecutorProcess
-from tests.support.virtual_tests import in_virtual_time
+from tests.support.worlds.services import LIMITS, TOPIC, ExecutorProcess
 
 # Deciding ahead
 

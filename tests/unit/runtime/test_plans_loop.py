@@ -17,10 +17,10 @@ from schemas.events import (
     TurnStarted,
 )
 from schemas.ids import ThreadId, ThreadKey
-from services.runtime.model import ModelAnswer, ModelCall, ModelFailure
-from tests.support.children_world import SaidModel, family, parent
-from tests.support.service_world import RuntimeProcess, World
-from tests.support.virtual_tests import in_virtual_time
+from services.runtime.models.port import ModelAnswer, ModelCall, ModelFailure
+from tests.support.simulated.virtual_tests import in_virtual_time
+from tests.support.worlds.children import SaidModel, family, parent
+from tests.support.worlds.services import RuntimeProcess, World
 from tests.unit.runtime.test_children_loop import Killing, start
 
 TASKS = (Task(id="a", title="a"), Task(id="b", title="b", depends_on=("a",)), Task(id="c", title="c"))

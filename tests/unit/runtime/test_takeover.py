@@ -16,13 +16,14 @@ from schemas.events import (
     TurnRecovered,
 )
 from schemas.ids import ThreadKey
-from services.chassis.log import TopicPartition
-from services.runtime.model import (
+from services.chassis.log.port import TopicPartition
+from services.runtime.models.port import (
     ModelAnswer,
     ModelCall,
 )
-from tests.support.chosen_faults import ChosenFaults
-from tests.support.runtime_world import (
+from tests.support.simulated.chosen_faults import ChosenFaults
+from tests.support.simulated.virtual_tests import in_virtual_time
+from tests.support.worlds.runtime import (
     DONE,
     ONE,
     PlayedModel,
@@ -30,8 +31,7 @@ from tests.support.runtime_world import (
     runtime,
     world_of,
 )
-from tests.support.service_world import TOPIC, ExecutorProcess, RuntimeProcess, World
-from tests.support.virtual_tests import in_virtual_time
+from tests.support.worlds.services import TOPIC, ExecutorProcess, RuntimeProcess, World
 
 
 @in_virtual_time

@@ -5,17 +5,17 @@ from typing import Any
 
 from schemas.events import ThreadRewound
 from schemas.ids import ThreadKey
-from services.runtime.model import (
+from services.runtime.models.port import (
     ModelRequest,
 )
-from tests.support.histories import RUNTIME, compacted
-from tests.support.runtime_world import (
+from tests.support.recorded.histories import RUNTIME, compacted
+from tests.support.simulated.virtual_tests import in_virtual_time
+from tests.support.worlds.runtime import (
     PlayedModel,
     runtime,
     world_of,
 )
-from tests.support.service_world import RuntimeProcess, World
-from tests.support.virtual_tests import in_virtual_time
+from tests.support.worlds.services import RuntimeProcess, World
 
 
 async def with_cold_transcript(world: World, model: PlayedModel) -> tuple[ThreadKey, RuntimeProcess]:

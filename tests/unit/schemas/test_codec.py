@@ -16,7 +16,17 @@ from schemas.events import (
     ToolCallFinished,
 )
 from schemas.ids import derive
-from tests.support.histories import CONFIG, EXECUTOR, KEY, START_MS, USER, History, plain_turn, read_back, submitted
+from tests.support.recorded.histories import (
+    CONFIG,
+    EXECUTOR,
+    KEY,
+    START_MS,
+    USER,
+    History,
+    plain_turn,
+    read_back,
+    submitted,
+)
 
 OFFSET = 7
 

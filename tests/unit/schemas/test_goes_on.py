@@ -13,7 +13,7 @@ from schemas.events import (
 )
 from schemas.state import REMEMBERED_INPUTS
 from schemas.thread import fold
-from tests.support.histories import (
+from tests.support.recorded.histories import (
     IMPORTER,
     RUNTIME,
     USER,

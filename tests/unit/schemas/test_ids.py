@@ -20,7 +20,7 @@ from schemas.ids import (
     parse_event_id,
     parse_key,
 )
-from tests.support.histories import KEY
+from tests.support.recorded.histories import KEY
 
 
 def test_keys_are_written_and_read():

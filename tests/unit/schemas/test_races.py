@@ -18,7 +18,7 @@ from schemas.events import (
 )
 from schemas.ids import derive_command
 from schemas.state import is_active
-from tests.support.histories import (
+from tests.support.recorded.histories import (
     EXECUTOR,
     IMPORTER,
     KEY,

@@ -14,7 +14,7 @@ from schemas.state import (
     unsettled_calls,
     waits_for_others,
 )
-from tests.support.histories import (
+from tests.support.recorded.histories import (
     EXECUTOR,
     USER,
     History,

@@ -45,7 +45,7 @@ from schemas.state import (
     is_active,
 )
 from schemas.thread import fold
-from tests.support.histories import (
+from tests.support.recorded.histories import (
     EXECUTOR,
     IMPORTER,
     NO_HASH,

@@ -19,7 +19,7 @@ from schemas.events import (
     ThreadRewound,
 )
 from schemas.transcript import Item, Transcript, context_hash, transcript_changes
-from tests.support.histories import (
+from tests.support.recorded.histories import (
     EXECUTOR,
     IMPORTER,
     NO_HASH,

@@ -12,7 +12,7 @@ from schemas.codec import Record, decode, encode
 from schemas.config import Frozen
 from schemas.events import BY_KIND, Event
 from schemas.upcasters import UPCASTERS, Data, Upcasters, upcast
-from tests.support.histories import KEY, START_MS
+from tests.support.recorded.histories import KEY, START_MS
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "upcasting"
 

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from services.tool_executor.file_history import FileHistory
-from services.tool_executor.process import Warden
-from services.tool_executor.sandbox import Sandbox, SandboxPolicy
-from tests.support.memory_artifacts import MemoryArtifacts
-from tests.support.tool_requests import WORKSPACE_OF
+from services.tool_executor.workspace.file_history import FileHistory
+from services.tool_executor.workspace.process import Warden
+from services.tool_executor.workspace.sandbox import Sandbox, SandboxPolicy
+from tests.support.memory.artifacts import MemoryArtifacts
+from tests.support.recorded.tool_requests import WORKSPACE_OF
 
 
 @pytest.fixture

@@ -1,0 +1,350 @@
+"""The log on Kafka. This module and its two halves, `kafka_producer` and `kafka_readers`, are the only ones that know
+aiokafka.
+
+What shapes it: round trips cost, Python does not. So there is one producer with an outbox per partition and one produce
+request in flight per broker, each reader has its own connection, and offsets are looked up on another one, because a
+broker answers the requests of a connection one after the other and a fetch may wait for records.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, Self, TypeVar
+
+import structlog
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from aiokafka import TopicPartition as KafkaTopicPartition
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.client import AIOKafkaClient
+from aiokafka.coordinator.assignors.range import RangePartitionAssignor
+from aiokafka.errors import KafkaError, UnknownError, UnsupportedVersionError, for_code
+from aiokafka.partitioner import murmur2
+from aiokafka.protocol.transaction import InitProducerIdRequest
+
+from schemas.topics import TOPIC_RECORD_BYTES_MAX
+from services.chassis.kafka.producer import KafkaSender, LateSender, log_error
+from services.chassis.kafka.readers import AssignedReader, GroupReader
+from services.chassis.kafka.topics import kafka_topics
+from services.chassis.log.metrics import LogCounts
+from services.chassis.log.outbox import Outboxes, OutboxLimits
+from services.chassis.log.port import NO_OFFSETS, LogError, LogUnavailableError, Reader, Rebalance, TopicPartition
+from services.chassis.settings import Settings
+
+BATCH_FRAME_BYTES = 1_024
+"""Kept free in the topics' record limit for the frame of a batch that holds one record of the largest size."""
+START_PAUSE_SECONDS = 0.25
+CLOSE_SECONDS = 5.0
+PARTITION_CACHE_KEYS = 65_536
+
+T = TypeVar("T")
+
+logger = structlog.get_logger()
+
+_murmur2 = lru_cache(maxsize=PARTITION_CACHE_KEYS)(murmur2)
+
+
+def partition_for(key: bytes, partition_count: int) -> int:
+    """As the default partitioner of Kafka's own client. The hash is pure Python, 5 µs, therefore cached."""
+    partition: int = (_murmur2(key) & 0x7FFF_FFFF) % partition_count
+    return partition
+
+
+class KafkaLog:
+    """Made by `KafkaLog.open` or `KafkaLog.open_to_read`. `counts` are for the metrics."""
+
+    def __init__(self, settings: Settings, service: str, producer: AIOKafkaProducer | None, counts: LogCounts) -> None:
+        self._settings = settings
+        self._client_id = _client_id(settings, service)
+        self._producer = producer
+        self._sender: KafkaSender | LateSender = (
+            LateSender(self._late_producer) if producer is None else KafkaSender(producer)
+        )
+        self._partition_counts: dict[str, int] = {}
+        self._readers: list[AssignedReader | GroupReader] = []
+        self._lookup: AIOKafkaConsumer | None = None
+        self._lookup_lock = asyncio.Lock()
+        self._ends_reader: Reader | None = None
+        self._ends_lock = asyncio.Lock()
+        self.counts = counts
+        limits = OutboxLimits(
+            batch_bytes_max=settings.outbox_batch_bytes_max,
+            queue_bytes_max=settings.outbox_queue_bytes_max,
+            lossy_bytes_max=settings.outbox_lossy_bytes_max,
+            record_bytes_max=TOPIC_RECORD_BYTES_MAX - BATCH_FRAME_BYTES,
+            delivery_timeout_seconds=settings.kafka_delivery_timeout_seconds,
+        )
+        self.appender = Outboxes(self._sender, limits, counts.outbox)
+
+    @classmethod
+    async def open(cls, settings: Settings, service: str, counts: LogCounts | None = None) -> Self:
+        """Wait for the broker up to `kafka_start_timeout_seconds`; LogUnavailableError when it does not answer."""
+
+        async def once() -> AIOKafkaProducer:
+            return await _started_producer(settings, _client_id(settings, service))
+
+        producer = await _when_there(once, settings, f"connect to {settings.kafka_bootstrap_servers}{_hint(settings)}")
+        return cls(settings, service, producer, counts if counts is not None else LogCounts())
+
+    @classmethod
+    async def open_to_read(cls, settings: Settings, service: str) -> Self:
+        """As `open`, for who may never append: a producer, and the rights to write, are needed from the first append
+        on. Raises LogError, too, where the broker is none that the settings say: its ends would be taken for exact.
+        """
+        log = cls(settings, service, None, LogCounts())
+        try:
+            log._lookup = await _when_there(
+                log._started_lookup, settings, f"connect to {settings.kafka_bootstrap_servers}"
+            )
+            if settings.kafka_idempotence:
+                await _require_producer_ids(settings, log._client_id)
+        except BaseException:
+            await log.close()
+            raise
+        return log
+
+    @property
+    def fatal(self) -> LogError | None:
+        return self._sender.fatal
+
+    async def group_reader(
+        self, topics: Sequence[str], group: str, rebalance: Rebalance, instance_id: str | None = None
+    ) -> Reader:
+        consumer = self._consumer(
+            group_id=group,
+            group_instance_id=instance_id if self._settings.kafka_static_membership else None,
+            # With the same topics for every member, range gives a member the same partition numbers of each.
+            partition_assignment_strategy=(RangePartitionAssignor,),
+            session_timeout_ms=self._settings.kafka_session_timeout_ms,
+            heartbeat_interval_ms=self._settings.kafka_heartbeat_interval_ms,
+        )
+        reader = GroupReader(
+            consumer,
+            self,
+            self._settings.kafka_poll_records_max,
+            rebalance,
+            self._settings.kafka_commit_interval_ms / 1000,
+            self.counts.count_failed_commit,
+        )
+        try:
+            async with asyncio.timeout(self._settings.kafka_start_timeout_seconds):
+                await reader.join(topics)
+        except (KafkaError, TimeoutError) as error:
+            await reader.close()
+            doing = f"join group {group} for {', '.join(topics)}"
+            if isinstance(error, KafkaError):
+                raise log_error(error, doing) from error
+            raise LogUnavailableError(f"{doing}: no assignment in time") from error
+        self._keep(reader)
+        return reader
+
+    async def reader(self, offsets: Mapping[TopicPartition, int] = NO_OFFSETS) -> Reader:
+        consumer = self._consumer()
+        reader = AssignedReader(consumer, self, self._settings.kafka_poll_records_max)
+        try:
+            await consumer.start()
+        except BaseException as error:  # also where who opens it gives up: half a consumer has tasks, too
+            await reader.close()
+            if isinstance(error, KafkaError):
+                raise log_error(error, "open a reader") from error
+            raise
+        reader.assign(offsets)
+        self._keep(reader)
+        return reader
+
+    async def partition_count(self, topic: str) -> int:
+        """As it was when this was first asked: a thread stays where it is, whatever the topic was given since."""
+        if topic not in self._partition_counts:
+            self._partition_counts[topic] = await self._found_partitions(topic)
+        return self._partition_counts[topic]
+
+    def partition_count_now(self, topic: str) -> int | None:
+        """As the broker told it last, a few minutes ago at most; None where it has told nothing."""
+        known = None if self._producer is None else self._producer.client.cluster.partitions_for_topic(topic)
+        return None if known is None else len(known)
+
+    def partition_for(self, key: bytes, partition_count: int) -> int:
+        return partition_for(key, partition_count)
+
+    async def begin_offsets(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        lookup = await self._lookup_consumer()
+        return await self._offsets(lookup.beginning_offsets, tps)
+
+    async def end_offsets(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        lookup = await self._lookup_consumer()
+        offsets = await self._offsets(lookup.end_offsets, tps)
+        return offsets if self._settings.kafka_idempotence else await self._correct_ends(offsets)
+
+    async def cluster_id(self) -> str:
+        admin = AIOKafkaAdminClient(
+            bootstrap_servers=self._settings.kafka_bootstrap_servers,
+            client_id=self._client_id,
+            request_timeout_ms=self._settings.kafka_request_timeout_ms,
+        )
+        try:
+            await admin.start()
+            described = await admin.describe_cluster()
+        except KafkaError as error:
+            raise log_error(error, "ask for the cluster's id") from error
+        finally:
+            await admin.close()
+        return str(described.get("cluster_id") or "")
+
+    async def close(self) -> None:
+        for reader in self._readers:
+            await reader.close()
+        await self.appender.flush()
+        self.appender.close(LogError("the log is closed"))
+        await self._sender.close()
+        try:
+            async with asyncio.timeout(CLOSE_SECONDS):
+                if self._producer is not None:
+                    await self._producer.stop()
+                if self._lookup is not None:
+                    await self._lookup.stop()
+        except (TimeoutError, KafkaError) as error:
+            logger.warning("log_close_failed", error=repr(error))
+
+    async def _late_producer(self) -> AIOKafkaProducer:
+        try:
+            self._producer = await _started_producer(self._settings, self._client_id)
+        except KafkaError as error:
+            raise log_error(error, f"open a producer{_hint(self._settings)}") from error
+        return self._producer
+
+    async def _found_partitions(self, topic: str) -> int:
+        doing = f"look up topic {topic}, which `threadlog topics apply` creates"
+        if self._producer is None:
+            async with kafka_topics(self._settings) as topics:
+                counts = await topics.partition_counts([topic])
+            if topic not in counts:
+                raise LogError(f"{doing}: it is not there")
+            return counts[topic]
+        try:
+            return len(await self._producer.partitions_for(topic))
+        except KafkaError as error:
+            raise log_error(error, doing) from error
+
+    def _keep(self, reader: AssignedReader | GroupReader) -> None:
+        """To close it with the log. Many readers live for seconds only, and are let go of."""
+        self._readers = [kept for kept in self._readers if not kept.is_closed]
+        self._readers.append(reader)
+
+    def _consumer(self, **group: Any) -> AIOKafkaConsumer:
+        settings = self._settings
+        return AIOKafkaConsumer(
+            bootstrap_servers=settings.kafka_bootstrap_servers,
+            client_id=self._client_id,
+            auto_offset_reset="none",
+            enable_auto_commit=False,
+            fetch_max_wait_ms=settings.kafka_fetch_max_wait_ms,
+            fetch_max_bytes=settings.kafka_fetch_bytes_max,
+            max_partition_fetch_bytes=TOPIC_RECORD_BYTES_MAX,
+            request_timeout_ms=settings.kafka_request_timeout_ms,
+            **group,
+        )
+
+    async def _lookup_consumer(self) -> AIOKafkaConsumer:
+        async with self._lookup_lock:
+            if self._lookup is None:
+                try:
+                    self._lookup = await self._started_lookup()
+                except KafkaError as error:
+                    raise log_error(error, "look up offsets") from error
+            return self._lookup
+
+    async def _started_lookup(self) -> AIOKafkaConsumer:
+        consumer = self._consumer()
+        try:
+            await consumer.start()
+            await asyncio.sleep(0)  # its tasks begin: one that was stopped before would raise what it is stopped by
+        except BaseException:  # also where who asks gives up: half a consumer has tasks, too
+            await consumer.stop()
+            raise
+        return consumer
+
+    async def _correct_ends(self, offsets: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """The embedded broker, which is the one without idempotence, tells the end as one behind the *first* record of
+        the last batch. So the last batch is read.
+        """
+        last = {tp: offset - 1 for tp, offset in offsets.items() if offset > 0}
+        if not last:
+            return offsets
+        async with self._ends_lock:
+            if self._ends_reader is None:
+                self._ends_reader = await self.reader()
+            reader = self._ends_reader
+            reader.assign({})
+            reader.assign(last)
+            try:
+                async with asyncio.timeout(self._settings.kafka_request_timeout_ms / 1000):
+                    while any(reader.position(tp) <= offset for tp, offset in last.items()):
+                        await reader.poll(self._settings.kafka_fetch_max_wait_ms)
+            except TimeoutError:
+                raise LogUnavailableError("look up offsets: the last records cannot be read") from None
+            return {tp: reader.position(tp) if tp in last else offset for tp, offset in offsets.items()}
+
+    async def _offsets(self, ask: Any, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        try:
+            offsets = await ask([KafkaTopicPartition(*tp) for tp in tps])
+        except KafkaError as error:
+            raise log_error(error, "look up offsets") from error
+        return {TopicPartition(*tp): offset for tp, offset in offsets.items()}
+
+
+async def _started_producer(settings: Settings, client_id: str) -> AIOKafkaProducer:
+    producer = AIOKafkaProducer(
+        bootstrap_servers=settings.kafka_bootstrap_servers,
+        client_id=client_id,
+        acks="all",
+        enable_idempotence=settings.kafka_idempotence,
+        linger_ms=0,
+        # The outbox sees to the size of batches; this only has to be above it, and above one largest record.
+        max_batch_size=2 * TOPIC_RECORD_BYTES_MAX,
+        request_timeout_ms=settings.kafka_request_timeout_ms,
+    )
+    try:
+        await producer.start()
+    except BaseException:
+        await producer.stop()
+        raise
+    return producer
+
+
+async def _require_producer_ids(settings: Settings, client_id: str) -> None:
+    """A broker may list the request and not know it. One that refuses it for lack of rights knows it."""
+    doing = f"connect to {settings.kafka_bootstrap_servers}{_hint(settings)}"
+    client = AIOKafkaClient(
+        bootstrap_servers=settings.kafka_bootstrap_servers,
+        client_id=client_id,
+        request_timeout_ms=settings.kafka_request_timeout_ms,
+    )
+    try:
+        await client.bootstrap()
+        answer = await client.send(client.get_random_node(), InitProducerIdRequest(None, 0))
+    except KafkaError as error:
+        raise log_error(error, doing) from error
+    finally:
+        await client.close()
+    refusal = for_code(answer.error_code)
+    if refusal in {UnknownError, UnsupportedVersionError}:
+        raise LogError(f"{doing}: {refusal.__name__}")
+
+
+async def _when_there(start: Callable[[], Awaitable[T]], settings: Settings, doing: str) -> T:
+    deadline = asyncio.get_running_loop().time() + settings.kafka_start_timeout_seconds
+    while True:
+        try:
+            return await start()
+        except KafkaError as error:
+            if not error.retriable or asyncio.get_running_loop().time() >= deadline:
+                raise log_error(error, doing) from error
+            logger.warning("log_waits_for_broker", servers=settings.kafka_bootstrap_servers, error=str(error))
+        await asyncio.sleep(START_PAUSE_SECONDS)
+
+
+def _hint(settings: Settings) -> str:
+    return " (a broker without InitProducerId needs THREADLOG_KAFKA_IDEMPOTENCE=false)" * settings.kafka_idempotence
+
+
+def _client_id(settings: Settings, service: str) -> str:
+    return f"threadlog-{service}-{settings.instance}"

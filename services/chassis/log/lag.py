@@ -1,0 +1,125 @@
+"""How far a reader is behind its log, in records and in seconds, and whether it stands still.
+
+Seconds: how long ago the log ended where the reader is now. The ends are remembered from look to look, and between two
+looks the log is taken to have grown evenly. So it needs no record's time, says nothing wrong after a quiet hour, and is
+as exact as the looks are frequent. A reader that was behind already at the first look is as far behind as that is ago,
+at least.
+
+A reader stands still if the log answers and has more for it, it waits for nothing else, and yet it has not come further
+in any of its partitions for a long time. Nothing but a fault of the process explains that, so a restart may help; a log
+or a database that is away never looks like it.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import structlog
+from prometheus_client import Gauge
+
+from services.chassis.log.port import Log, LogError, TopicPartition
+
+LOOKS_MAX = 128
+"""Of one partition. When there are more, every other one is forgotten."""
+
+Offsets = Mapping[TopicPartition, int]
+
+log = structlog.get_logger()
+
+
+class Behind(NamedTuple):
+    records: int
+    seconds: float
+    """Of the partition that is furthest behind."""
+
+
+class _Look(NamedTuple):
+    at: float
+    end: int
+
+
+class Lag:
+    def __init__(self) -> None:
+        self._looks: dict[TopicPartition, list[_Look]] = {}
+
+    def look(self, at: float, ends: Offsets, positions: Offsets) -> Behind:
+        """`positions` are offsets of the first record that the reader does not have; `ends` were asked for before."""
+        self._looks = {tp: self._looks.get(tp, []) for tp in positions}
+        records, seconds = 0, 0.0
+        for tp, position in positions.items():
+            looks = self._looks[tp]
+            looks.append(_Look(at, ends[tp]))
+            if len(looks) > LOOKS_MAX:
+                del looks[1:-1:2]
+            while len(looks) > 1 and looks[1].end <= position:
+                del looks[0]
+            records += max(0, ends[tp] - position)
+            seconds = max(seconds, at - _level_at(looks, position))
+        return Behind(records, seconds)
+
+
+def _level_at(looks: list[_Look], position: int) -> float:
+    """When the log ended at the position. All looks but the first are beyond it."""
+    first = looks[0]
+    if len(looks) == 1 or first.end >= position:
+        return first.at
+    second = looks[1]
+    return first.at + (second.at - first.at) * (position - first.end) / (second.end - first.end)
+
+
+class LagMeter:
+    def __init__(
+        self,
+        log_: Log,
+        positions: Callable[[], Offsets],
+        *,
+        records: Gauge,
+        seconds: Gauge,
+        look_seconds: float,
+        stuck_seconds: float,
+        waits: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """`waits`: whether the reader is, or since the last look was, held up by something else than itself."""
+        self._log = log_
+        self._positions = positions
+        self._records = records
+        self._seconds = seconds
+        self._look_seconds = look_seconds
+        self._stuck_seconds = stuck_seconds
+        self._waits = waits
+        self._lag = Lag()
+        self._last: Offsets = {}
+        self._looked_at = 0.0
+        self._moved_at = 0.0
+
+    async def run(self) -> None:
+        """Until it is cancelled."""
+        self._moved_at = asyncio.get_running_loop().time()
+        while True:
+            try:
+                await self.look()
+            except LogError as error:
+                log.warning("lag_unknown", error=str(error))
+            await asyncio.sleep(self._look_seconds)
+
+    async def look(self) -> None:
+        """Raises LogError."""
+        ends = await self._log.end_offsets(list(self._positions()))
+        now = asyncio.get_running_loop().time()
+        positions = {tp: offset for tp, offset in self._positions().items() if tp in ends}
+        behind = self._lag.look(now, ends, positions)
+        self._records.set(behind.records)
+        self._seconds.set(behind.seconds)
+        if behind.records == 0 or positions != self._last or self._waits():
+            self._moved_at = now
+        elif now - self._looked_at > self._stuck_seconds / 2:
+            self._moved_at = now  # the log did not answer meanwhile
+        self._last, self._looked_at = positions, now
+
+    def not_live(self) -> str | None:
+        """The reason, where the reader stands still."""
+        now = asyncio.get_running_loop().time()
+        stands = self._looked_at - self._moved_at
+        if stands < self._stuck_seconds or now - self._looked_at > self._stuck_seconds / 2:
+            return None
+        return f"no record was read for {stands:.0f} s, though there are some"

@@ -1,0 +1,49 @@
+"""What the log counts, for every implementation and service: integers on the hot path, read when Prometheus asks."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily
+from prometheus_client.registry import Collector
+
+from services.chassis.log.outbox import OutboxCounts
+
+
+@dataclass(slots=True)
+class LogCounts:
+    outbox: OutboxCounts = field(default_factory=OutboxCounts)
+    commits_failed: int = 0
+
+    def count_failed_commit(self) -> None:
+        self.commits_failed += 1
+
+
+class LogCollector(Collector):
+    def __init__(self, counts: LogCounts, registry: CollectorRegistry) -> None:
+        self._counts = counts
+        registry.register(self)
+
+    def collect(self) -> Iterator[CounterMetricFamily]:
+        outbox = self._counts.outbox
+        for name, help_text, value in (
+            ("records_appended", "Records that the broker acknowledged.", outbox.records),
+            ("batches_sent", "Batches sent, repetitions included: one round trip each.", outbox.batches),
+            ("batch_retries", "Batches sent again after an error that may pass.", outbox.retries),
+            (
+                "appends_failed",
+                "Appends that failed: not acknowledged in time, too large, or the log was closed.",
+                outbox.appends_failed,
+            ),
+            (
+                "lossy_records_dropped",
+                "Records of thread-progress that were dropped because too much of it waited.",
+                outbox.lossy_records_dropped,
+            ),
+            (
+                "commits_failed",
+                "Commits of offsets, which only lag tools read, that failed.",
+                self._counts.commits_failed,
+            ),
+        ):
+            yield CounterMetricFamily(f"threadlog_log_{name}", help_text, value=value)

@@ -1,0 +1,104 @@
+"""`threadlog artifacts check` and `collect`: care of the store of THREADLOG_ARTIFACTS_URL; see docs/artifacts.md."""
+
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Annotated, Final, TypeVar
+
+import typer
+
+from schemas.errors import ThreadlogError
+
+if TYPE_CHECKING:
+    from services.chassis.artifacts.care import References
+    from services.chassis.artifacts.store import ArtifactStore
+
+FLAWED: Final = 1
+NOT_DONE: Final = 2
+SHOWN_MAX: Final = 100
+
+T = TypeVar("T")
+
+app = typer.Typer(no_args_is_help=True, help="The artifact store: what it lacks, and what nothing names.")
+
+Tenant = Annotated[str | None, typer.Option(help="Only this tenant's.")]
+ViewsSeconds = Annotated[float, typer.Option(min=0, help="How long the views may take to come to the log's end.")]
+
+
+@app.command("check")
+def check_command(
+    tenant: Tenant = None,
+    read: Annotated[bool, typer.Option(help="Read each object and compare its bytes with its hash.")] = True,
+    views_seconds: ViewsSeconds = 60,
+) -> None:
+    """Find artifacts that events name and that are missing, altered or unreadable.
+
+    Exits with 0 where all are there, 1 where some are not, 2 where that could not be found out.
+    """
+    from services.chassis.artifacts.care import check
+
+    done = _run(lambda store, references: check(store, references, tenant, read=read), views_seconds)
+    for flaw in done.flaws[:SHOWN_MAX]:
+        named = flaw.reference
+        print(f"{named.tenant}  {named.sha256}  {flaw.what}  (named by {named.thread} at {named.seq})")
+    if done.flawed > SHOWN_MAX:
+        print(f"… and {done.flawed - SHOWN_MAX} more")
+    flawed = f"{done.flawed} of them are missing, altered or unreadable"
+    print(f"{done.objects} artifacts with {done.size} bytes are named; {flawed}")
+    sys.exit(FLAWED if done.flawed else 0)
+
+
+@app.command("collect")
+def collect_command(
+    tenant: Tenant = None,
+    grace_seconds: Annotated[
+        float | None, typer.Option(min=0, help="In place of THREADLOG_ARTIFACTS_GRACE_SECONDS.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done.")] = False,
+    views_seconds: ViewsSeconds = 60,
+) -> None:
+    """Set aside what nothing has named or touched for the grace time, and delete what was set aside for as long again.
+
+    Run it now and then, such as daily; it may run while services do.
+    """
+    from services.chassis.artifacts.care import collect
+    from services.chassis.settings import Settings
+
+    grace = Settings().artifacts_grace_seconds if grace_seconds is None else grace_seconds
+    done = _run(
+        lambda store, references: collect(store, references, grace, tenant, dry_run=dry_run),
+        views_seconds,
+    )
+    would = "would be " if dry_run else ""
+    print(
+        f"{done.looked_at} objects: {done.set_aside} {would}set aside, {done.taken_back} {would}taken back, "
+        f"{done.deleted} with {done.deleted_bytes} bytes {would}deleted"
+    )
+
+
+def _run(work: Callable[["ArtifactStore", "References"], Awaitable[T]], views_seconds: float) -> T:
+    import asyncpg
+
+    async def done() -> T:
+        from services.chassis.artifacts.object_store import open_artifacts
+        from services.chassis.kafka.kafka_log import KafkaLog
+        from services.chassis.process.telemetry import configure_logging
+        from services.chassis.settings import Settings
+        from services.cli.artifacts.references import viewed_references
+
+        settings = Settings()
+        configure_logging(settings.log_format, "artifacts", settings.instance, "warning")
+        log = await KafkaLog.open(settings, "artifacts")
+        try:
+            async with viewed_references(settings, log, views_seconds) as references:
+                return await work(open_artifacts(settings), references)
+        finally:
+            await log.close()
+
+    try:
+        return asyncio.run(done())
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except (ThreadlogError, asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
+        sys.stderr.write(f"threadlog: {error}\n")
+        sys.exit(NOT_DONE)

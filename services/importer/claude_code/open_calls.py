@@ -1,0 +1,108 @@
+"""What of a turn is known so far, while its records are read."""
+
+from dataclasses import dataclass, field
+
+from pydantic import JsonValue
+
+from schemas.events import AnswerItem, AnswerText, ContentItem, Failure, TurnOutcome, Usage
+from services.importer.claude_code.records import Kind
+from services.importer.claude_code.results import Result
+from services.importer.model import Blob, Compaction, Evidence, Input, Origin
+
+FINAL_STOPS = frozenset({"end_turn", "stop_sequence", "refusal", "max_tokens"})
+
+
+@dataclass(slots=True)
+class OpenCall:
+    source_id: str
+    tool: str
+    args: dict[str, JsonValue]
+    line: int
+    malformed: str | None
+    session: str | None
+    result: Result | None = None
+
+
+@dataclass(slots=True)
+class OpenStep:
+    source_id: str
+    line: int
+    at_ms: int | None = None
+    items: list[AnswerItem] = field(default_factory=list)
+    calls: list[OpenCall] = field(default_factory=list)
+    usage: Usage | None = None
+    response_id: str | None = None
+    model: str | None = None
+    stop_reason: str | None = None
+    error: Failure | None = None
+    is_retried: bool = False
+    """The tool asks again by itself."""
+
+
+@dataclass(slots=True)
+class OpenInput:
+    source_id: str
+    kind: Kind
+    items: tuple[ContentItem, ...]
+    blobs: tuple[Blob, ...]
+    line: int
+    at_ms: int | None
+    inferred: str | None = None
+    steers: bool = False
+
+    def close(self) -> Input:
+        return Input(self.source_id, self.items, Origin(self.line, self.inferred), self.at_ms, self.steers, self.blobs)
+
+
+@dataclass(slots=True)
+class OpenTurn:
+    source_id: str
+    line: int
+    started_ms: int | None
+    inputs: list[OpenInput]
+    inferred: str | None = None
+    pieces: list[OpenStep | OpenInput | Compaction] = field(default_factory=list)
+    steps: dict[str, OpenStep] = field(default_factory=dict)
+    calls: dict[str, OpenCall] = field(default_factory=dict)
+    last_step: OpenStep | None = None
+    last_ms: int | None = None
+    background: set[str] = field(default_factory=set)
+    aborted: str | None = None
+    is_told_over: bool = False
+    """The tool wrote that the turn is over."""
+
+    @property
+    def has_answer(self) -> bool:
+        """Whether the last message of the model is whole and asks for nothing."""
+        last = self.last_step
+        if last is None or last.calls or self.pieces[-1] is not last:
+            return False
+        if last.error is not None:
+            return not last.is_retried
+        is_final = self.is_told_over or last.stop_reason in FINAL_STOPS
+        return is_final and any(isinstance(item, AnswerText) for item in last.items)
+
+    @property
+    def is_settled(self) -> bool:
+        return self.aborted is not None or (not self.background and self.has_answer)
+
+
+def end_of(turn: OpenTurn) -> tuple[TurnOutcome, Evidence, str | None]:
+    last = turn.last_step
+    if turn.aborted is not None:
+        return "aborted", "recorded", turn.aborted
+    if last is None:
+        return "interrupted", "inferred", None
+    if last.error is not None:
+        if last.is_retried:
+            return "interrupted", "inferred", last.error.message
+        return "failed", "recorded", last.error.message
+    if last.calls:
+        denied = any(call.result is not None and call.result.decided_by == "user:local" for call in last.calls)
+        refused = denied and any(call.result is not None and call.result.end == "denied" for call in last.calls)
+        return ("aborted" if refused else "interrupted"), "inferred", None
+    if isinstance(turn.pieces[-1], OpenInput):
+        return "interrupted", "inferred", None
+    if turn.is_told_over or last.stop_reason in FINAL_STOPS:
+        return "completed", "recorded", None
+    return ("completed" if last.stop_reason is None else "interrupted"), "inferred", None

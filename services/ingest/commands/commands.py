@@ -1,0 +1,320 @@
+"""Commands: append, and answer. The order is always: give each event its id, append it durably, fold it, show it.
+
+Idempotent by the events' ids (`accept`). A command with an Idempotency-Key is first looked for among those that this
+process appended, then in the `events` view; what neither knows yet, the fold recognises. While the database is away
+the second step is left out: the fold alone remembers a thread's last 256 commands.
+"""
+
+import contextlib
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol, assert_never
+
+import orjson
+from pydantic import JsonValue
+from starlette.responses import Response
+
+from schemas.codec import Encoded, encode
+from schemas.errors import LimitError
+from schemas.events import ThreadCreated
+from schemas.ids import DataHash, EventId, ThreadKey
+from schemas.topics import topic_of
+from services.chassis.clock import Clock
+from services.chassis.log.port import Appender, LogError, Outgoing
+from services.ingest.bounded import Bounded
+from services.ingest.commands.accept import (
+    Accepted,
+    Command,
+    Stored,
+    closing_problem,
+    conflict,
+    earlier,
+    is_conflict,
+    queue_problem,
+)
+from services.ingest.commands.existence import KnownThreads
+from services.ingest.commands.refusals import Refusals
+from services.ingest.http.problems import (
+    LOG_UNAVAILABLE,
+    NOT_APPLIED,
+    THREAD_CLOSING,
+    TOO_LARGE,
+    TOO_MANY_APPENDS,
+    VIEWS_UNAVAILABLE,
+    Problem,
+    ProblemError,
+)
+from services.ingest.metrics import IngestMetrics
+from services.ingest.streams.live import Judged
+
+JSON = "application/json"
+
+
+class Verdicts(Protocol):
+    """The live reader, as commands see it."""
+
+    async def verdict(self, key: ThreadKey, offset: int, timeout_seconds: float) -> Judged | None:
+        """What the fold made of the thread's record at this offset; None where that cannot be told in time."""
+        ...
+
+    def note_created(self, key: ThreadKey, offset: int) -> None:
+        """The thread has no record below this offset, so that it can be folded without its row."""
+        ...
+
+
+class FoundCommands(NamedTuple):
+    first: Mapping[EventId, Stored]
+    """The first record with each id."""
+    begins_at: int | None
+    """The view's position, where the thread has no record below it."""
+
+
+class EarlierCommands(Protocol):
+    """The `events` view, as commands see it."""
+
+    async def find(self, key: ThreadKey, partition: int, ids: Sequence[EventId]) -> FoundCommands:
+        """Raises ProblemError (views-unavailable)."""
+        ...
+
+    async def find_after(
+        self, key: ThreadKey, event_id: EventId, partition: int, offset: int, timeout_seconds: float
+    ) -> Stored | None:
+        """The first record with this id, once the view holds the position; None where that takes too long.
+
+        Raises ProblemError (views-unavailable).
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class CommandLimits:
+    record_bytes_max: int
+    appends_per_tenant_max: int
+    queue_inputs_max: int
+    recent_max: int
+    verdict_wait_seconds: float
+
+
+class Commands:
+    def __init__(
+        self,
+        *,
+        appender: Appender,
+        known: KnownThreads,
+        earlier_commands: EarlierCommands,
+        verdicts: Verdicts,
+        clock: Clock,
+        instance: str,
+        limits: CommandLimits,
+        metrics: IngestMetrics,
+        refusals: Refusals,
+    ) -> None:
+        self._refusals = refusals
+        self._appender = appender
+        self._known = known
+        self._earlier = earlier_commands
+        self._verdicts = verdicts
+        self._clock = clock
+        self._source = f"ingest/{instance}"
+        self._limits = limits
+        self._metrics = metrics
+        self._recent: Bounded[Command, Sequence[Stored]] = Bounded(limits.recent_max)
+        self._under_way: Counter[str] = Counter()
+
+    async def run(self, accepted: Accepted, *, wait: bool) -> Response:
+        """Raises ProblemError."""
+        encoded = self._encode(accepted)
+        stored = await self._stored_earlier(accepted, encoded) if accepted.command.keyed else None
+        if stored is None and accepted.refusal is not None:
+            raise ProblemError(accepted.refusal)
+        if stored is None:
+            stored = await self._require_or_find(accepted, encoded)
+        if stored is None:
+            stored = await self._append(accepted, encoded)
+        if not (wait or accepted.judged):
+            return _answer(202, _body(accepted, [item._replace(effect=None) for item in stored]))
+        return await self._answer_with_verdicts(accepted, stored)
+
+    async def _require_or_find(self, accepted: Accepted, encoded: Sequence[Encoded]) -> Sequence[Stored] | None:
+        """A thread that closes stays closed: who is told so does not ask again. An earlier try of the same command may
+        have come before that, and be in the log where the views do not hold it yet.
+        """
+        try:
+            await self._require(accepted)
+        except ProblemError as error:
+            if error.problem.type is not THREAD_CLOSING or not accepted.command.keyed:
+                raise
+            await self._known.catch_up(accepted.command.key)
+            stored = await self._stored_earlier(accepted, encoded)
+            if stored is None:
+                raise
+            return stored
+        return None
+
+    async def _require(self, accepted: Accepted) -> None:
+        match accepted.needs:
+            case "nothing":
+                pass
+            case "thread":
+                await self._known.require(accepted.command.key)
+            case "room":
+                queued = await self._known.queued(accepted.command.key)
+                is_closing = self._known.is_closing(accepted.command.key)
+                problem = closing_problem(is_closing=is_closing) or queue_problem(queued, self._limits.queue_inputs_max)
+                if problem is not None:
+                    raise ProblemError(problem)
+            case _:
+                assert_never(accepted.needs)
+
+    def _encode(self, accepted: Accepted) -> list[Encoded]:
+        command = accepted.command
+        now_ms = self._clock.now_ms()
+        try:
+            return [
+                encode(
+                    command.key,
+                    event,
+                    source=self._source,
+                    actor=command.principal.actor,
+                    time_ms=now_ms,
+                    event_id=event_id,
+                    bytes_max=self._limits.record_bytes_max,
+                )
+                for event_id, event in accepted.events
+            ]
+        except LimitError as error:
+            raise ProblemError(Problem(TOO_LARGE, str(error))) from error
+
+    async def _stored_earlier(self, accepted: Accepted, encoded: Sequence[Encoded]) -> Sequence[Stored] | None:
+        """None where nothing is known of a command with this key. Raises ProblemError where it was another command."""
+        sent = [(item.record.id, item.record.data_hash) for item in encoded]
+        recent = self._recent.get(accepted.command)
+        if recent is not None:
+            if [(item.id, item.data_hash) for item in recent] != sent:
+                raise ProblemError(conflict())
+            return recent
+        try:
+            found = await self._look_up(accepted, sent)
+            if 0 < len(found) < len(sent):
+                await self._known.catch_up(accepted.command.key)
+                found = await self._look_up(accepted, sent)
+        except ProblemError as error:
+            if error.problem.type is not VIEWS_UNAVAILABLE:
+                raise
+            self._metrics.lookups_skipped.inc()
+            return None
+        if 0 < len(found) < len(sent):
+            raise ProblemError(conflict())
+        return found or None
+
+    async def _look_up(self, accepted: Accepted, sent: Sequence[tuple[EventId, DataHash]]) -> list[Stored]:
+        key, absent = accepted.command.key, accepted.absent()
+        ids = [*[event_id for event_id, _ in sent], *absent]
+        found = await self._earlier.find(key, self._known.partition(key), ids)
+        if found.begins_at is not None and accepted.needs == "nothing":
+            self._verdicts.note_created(key, found.begins_at)
+        answer = earlier(sent, absent, found.first)
+        if isinstance(answer, Problem):
+            raise ProblemError(answer)
+        return answer
+
+    async def _append(self, accepted: Accepted, encoded: Sequence[Encoded]) -> list[Stored]:
+        key = accepted.command.key
+        if self._under_way[key.tenant] >= self._limits.appends_per_tenant_max:
+            waiting = f"{self._limits.appends_per_tenant_max} commands of this tenant wait for the log."
+            raise ProblemError(Problem(TOO_MANY_APPENDS, waiting))
+        partition = self._known.partition(key)
+        raw_key = key.to_bytes()
+        records = [Outgoing(raw_key, item.value, item.headers, item.record.time_ms) for item in encoded]
+        self._under_way[key.tenant] += 1
+        on_the_way = self._known.submitting(key) if accepted.needs == "room" else contextlib.nullcontext()
+        try:
+            with on_the_way:
+                offsets = await self._appender.append(topic_of(key).name, partition, records)
+        except LogError as error:
+            self._metrics.appends_failed.inc()
+            raise ProblemError(Problem(LOG_UNAVAILABLE, f"{error}. The command may have been stored.")) from error
+        finally:
+            self._under_way[key.tenant] -= 1
+            if not self._under_way[key.tenant]:
+                del self._under_way[key.tenant]
+        stored = [
+            Stored(item.record.id, item.record.kind, item.record.data_hash, partition, offset, None, None, None)
+            for item, offset in zip(encoded, offsets, strict=True)
+        ]
+        self._note(accepted.command, stored)
+        return stored
+
+    def _note(self, command: Command, stored: Sequence[Stored]) -> None:
+        if stored[0].kind == ThreadCreated.kind:
+            self._known.note_created(command.key)
+            if not command.keyed:  # with a key, it may have been created before
+                self._verdicts.note_created(command.key, stored[0].offset)
+        for item in stored:
+            self._known.note_append(command.key, item.kind, item.offset)
+        if command.keyed:
+            self._recent.put(command, stored)
+
+    async def _answer_with_verdicts(self, accepted: Accepted, stored: Sequence[Stored]) -> Response:
+        judged = [await self._judged(accepted.command.key, item) for item in stored]
+        decided = [item for item in judged if item is not None]
+        if len(decided) < len(stored):
+            self._metrics.undecided.inc()
+            return _answer(202, _body(accepted, stored) | _how_to_ask(accepted, stored))
+        telling = next((item for item in decided if item.effect != "applied"), decided[-1])
+        if telling.effect == "applied" or (telling.effect, telling.reason) in accepted.alike:
+            return _answer(200, _told(accepted, decided, telling))
+        if is_conflict(telling.effect, telling.reason):
+            raise ProblemError(conflict())
+        refused = next(event for event_id, event in accepted.events if event_id == telling.id)
+        explained = await self._refusals.explain(accepted.command.key, refused, telling)
+        if isinstance(explained, Stored):
+            return _answer(200, _told(accepted, [explained], explained))
+        detail = f"{telling.kind} was {telling.effect}: {telling.reason}. {explained.sentence}".rstrip()
+        raise ProblemError(Problem(NOT_APPLIED, detail, {**_told(accepted, decided, telling), **explained.more}))
+
+    async def _judged(self, key: ThreadKey, item: Stored) -> Stored | None:
+        """None where it is not known in time. A duplicate is answered as the first of its id."""
+        if item.effect is not None:
+            return item
+        wait_seconds = self._limits.verdict_wait_seconds
+        judged = await self._verdicts.verdict(key, item.offset, wait_seconds)
+        if judged is None:
+            return None
+        self._known.note_state(key, judged.state)
+        if judged.verdict.effect != "duplicate":
+            return item._replace(seq=judged.seq, effect=judged.verdict.effect, reason=judged.verdict.reason)
+        try:
+            return await self._earlier.find_after(key, item.id, item.partition, item.offset, wait_seconds)
+        except ProblemError:
+            return None
+
+
+def _body(accepted: Accepted, stored: Sequence[Stored]) -> dict[str, JsonValue]:
+    last = stored[-1]
+    return {
+        "thread": accepted.command.key.thread,
+        **accepted.shown,
+        "events": [_shown(item) for item in stored],
+        "position": {"partition": last.partition, "offset": last.offset},
+    }
+
+
+def _told(accepted: Accepted, decided: Sequence[Stored], telling: Stored) -> dict[str, JsonValue]:
+    """`telling`: the record whose effect is that of the whole command."""
+    return _body(accepted, decided) | {"seq": telling.seq, "effect": telling.effect, "reason": telling.reason}
+
+
+def _shown(item: Stored) -> JsonValue:
+    if item.effect is None:
+        return {"id": item.id, "type": item.kind}
+    return {"id": item.id, "type": item.kind, "seq": item.seq, "effect": item.effect, "reason": item.reason}
+
+
+def _how_to_ask(accepted: Accepted, stored: Sequence[Stored]) -> dict[str, JsonValue]:
+    return {"undecided": True, "ask": f"/v1/threads/{accepted.command.key.thread}/commands/{stored[-1].id}"}
+
+
+def _answer(status: int, body: dict[str, JsonValue]) -> Response:
+    return Response(orjson.dumps(body), status, media_type=JSON)

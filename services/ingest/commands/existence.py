@@ -1,0 +1,185 @@
+"""Whether a thread exists for this tenant, and how full its queue is, without a query where this process knows it.
+
+A thread that this process does not know is looked up in the view. The view may lag behind, so a thread is missing only
+once the view has passed the end that the log had when the request came.
+"""
+
+import contextlib
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+from schemas.events import InputSubmitted, ThreadCloseRequested
+from schemas.ids import ThreadKey, is_name
+from schemas.state import ThreadState
+from schemas.topics import topic_of
+from services.chassis.log.port import Log, LogError, TopicPartition
+from services.ingest.bounded import Bounded
+from services.ingest.http.problems import NOT_FOUND, VIEWS_BEHIND, Problem, ProblemError, no_such_thread
+
+_APPENDS_REMEMBERED = 1_024
+
+
+class ThreadRow(NamedTuple):
+    """What the view says of a thread, and how far the view has come in the thread's partition."""
+
+    next_offset: int
+    """Every record of the partition below it is in the view."""
+    offset: int
+    """Of the thread's last record in the view; -1 where it has none."""
+    exists: bool
+    queued: int
+    seq: int
+    """Of the thread's last record in the view."""
+    is_closing: bool = False
+    """Whether it is closing, or closed."""
+
+
+class ThreadRows(Protocol):
+    async def thread_row(self, key: ThreadKey, partition: int) -> ThreadRow:
+        """Raises ProblemError (views-unavailable)."""
+        ...
+
+    async def wait_for(self, partition: int, offset: int, timeout_seconds: float) -> bool:
+        """Whether the view holds all records of the partition below the offset, waiting for it as long as allowed."""
+        ...
+
+
+@dataclass(slots=True)
+class _Known:
+    queued: int = 0
+    """Inputs that waited when the thread was last looked at."""
+    offset: int = -1
+    """Of the last record that was counted in `queued`."""
+    submitted: deque[int] = field(default_factory=lambda: deque(maxlen=_APPENDS_REMEMBERED))
+    """Offsets of inputs that this process appended since."""
+    under_way: int = 0
+    """Inputs that this process has given to the log and that it has not acknowledged."""
+    is_closing: bool = False
+    """Whether somebody has asked to close it, as far as this process knows: that always takes effect, and stays so."""
+
+    def estimate(self) -> int:
+        """At least as many as wait, as far as this process knows."""
+        return self.queued + len(self.submitted) + self.under_way
+
+    def see(self, queued: int, offset: int) -> None:
+        if offset < self.offset:
+            return
+        self.queued, self.offset = queued, offset
+        while self.submitted and self.submitted[0] <= offset:
+            self.submitted.popleft()
+
+
+class KnownThreads:
+    def __init__(
+        self,
+        *,
+        log: Log,
+        rows: ThreadRows,
+        partitions: int,
+        threads_max: int,
+        queue_max: int,
+        wait_seconds: float,
+    ) -> None:
+        self._log = log
+        self._rows = rows
+        self.partitions = partitions
+        self._queue_max = queue_max
+        self._wait_seconds = wait_seconds
+        self._known: Bounded[ThreadKey, _Known] = Bounded(threads_max)
+
+    def partition(self, key: ThreadKey) -> int:
+        return self._log.partition_for(key.to_bytes(), self.partitions)
+
+    async def require(self, key: ThreadKey) -> None:
+        """Raises ProblemError: the thread does not exist, or whether it does cannot be said now."""
+        if self._known.get(key) is None:
+            await self._look_up(key)
+
+    async def require_viewed(self, key: ThreadKey) -> None:
+        """As `require`, for what only the views tell."""
+        await self.require(key)
+        if key.ephemeral:
+            detail = "An ephemeral thread has no views: read the thread itself, or follow its events."
+            raise ProblemError(Problem(NOT_FOUND, detail))
+
+    async def queued(self, key: ThreadKey) -> int:
+        """How many inputs wait in a thread that exists, counted upwards: the view is asked once it could be full."""
+        known = self._known.get(key)
+        if known is None or known.estimate() >= self._queue_max:
+            known = await self._look_up(key)
+        return known.estimate()
+
+    def is_closing(self, key: ThreadKey) -> bool:
+        known = self._known.get(key)
+        return known is not None and known.is_closing
+
+    def note_created(self, key: ThreadKey) -> None:
+        if self._known.get(key) is None:
+            self._known.put(key, _Known())
+
+    def note_append(self, key: ThreadKey, kind: str, offset: int) -> None:
+        known = self._known.get(key)
+        if known is None:
+            return
+        if kind == InputSubmitted.kind:
+            known.submitted.append(offset)
+        elif kind == ThreadCloseRequested.kind:
+            known.is_closing = True
+
+    @contextlib.contextmanager
+    def submitting(self, key: ThreadKey) -> Iterator[None]:
+        """While an input is on its way to the log it counts as one that waits: however many come at once, no more get
+        through than there is room for.
+        """
+        known = self._known.get(key) or _Known()
+        known.under_way += 1
+        try:
+            yield
+        finally:
+            known.under_way -= 1
+
+    def note_state(self, key: ThreadKey, state: ThreadState) -> None:
+        known = self._known.get(key)
+        if known is not None:
+            known.see(len(state.queue), state.offset)
+            known.is_closing = known.is_closing or state.status in {"closing", "closed"}
+
+    async def look_up(self, key: ThreadKey) -> None:
+        """As `require`, but the view holds the thread afterwards."""
+        await self._look_up(key)
+
+    async def catch_up(self, key: ThreadKey) -> None:
+        """Wait until the view holds what the log holds of the thread's partition now. Raises ProblemError.
+
+        An ephemeral thread has no views: what is asked about it is always as of the log's end.
+        """
+        if key.ephemeral:
+            return
+        partition = self.partition(key)
+        tp = TopicPartition(topic_of(key).name, partition)
+        try:
+            end = (await self._log.end_offsets([tp]))[tp]
+        except LogError as error:
+            raise ProblemError(Problem(VIEWS_BEHIND, f"The end of the log is not known: {error}.")) from error
+        if not await self._rows.wait_for(partition, end, self._wait_seconds):
+            raise ProblemError(Problem(VIEWS_BEHIND, "What the log holds of this thread is not in the views yet."))
+
+    async def _look_up(self, key: ThreadKey) -> _Known:
+        if not is_name(key.thread):
+            raise ProblemError(no_such_thread())
+        partition = self.partition(key)
+        row = await self._rows.thread_row(key, partition)
+        if not row.exists:
+            await self.catch_up(key)
+            row = await self._rows.thread_row(key, partition)
+        if not row.exists:
+            raise ProblemError(no_such_thread())
+        known = self._known.get(key)
+        if known is None:
+            known = _Known()
+            self._known.put(key, known)
+        known.see(row.queued, row.offset)
+        known.is_closing = known.is_closing or row.is_closing
+        return known

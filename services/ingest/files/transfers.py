@@ -1,0 +1,119 @@
+"""Uploads and downloads: how many may be under way, and how long a client may take.
+
+An upload is spooled by the artifact store, so what is limited here is also the disk that clients can take.
+"""
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator, Mapping
+from dataclasses import dataclass
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from services.chassis.artifacts.store import ArtifactError
+from services.ingest.http.problems import MALFORMED_BODY, TOO_MANY_TRANSFERS, Problem, ProblemError
+from services.ingest.metrics import IngestMetrics
+from services.ingest.settings import IngestSettings
+
+
+@dataclass(frozen=True, slots=True)
+class TransferLimits:
+    at_once_max: int
+    per_tenant_max: int
+    chunk_seconds: float
+    """From one piece of a body to the next, in either direction."""
+    seconds: float
+    """For a whole upload."""
+
+    @classmethod
+    def of(cls, settings: IngestSettings) -> "TransferLimits":
+        return cls(
+            settings.ingest_transfers_max,
+            settings.ingest_transfers_per_tenant_max,
+            settings.ingest_stream_send_seconds,
+            settings.ingest_upload_seconds,
+        )
+
+
+class Transfers:
+    def __init__(self, limits: TransferLimits, metrics: IngestMetrics) -> None:
+        self.limits = limits
+        self.metrics = metrics
+        self._under_way: Counter[str] = Counter()
+
+    @contextlib.contextmanager
+    def place(self, tenant: str) -> Iterator[None]:
+        """Raises ProblemError (too-many-transfers)."""
+        if self._under_way[tenant] >= self.limits.per_tenant_max:
+            raise ProblemError(
+                Problem(TOO_MANY_TRANSFERS, f"{self.limits.per_tenant_max} of this tenant are under way.")
+            )
+        if self._under_way.total() >= self.limits.at_once_max:
+            raise ProblemError(Problem(TOO_MANY_TRANSFERS, f"{self.limits.at_once_max} are under way."))
+        self._under_way[tenant] += 1
+        try:
+            yield
+        finally:
+            self._under_way[tenant] -= 1
+            if not self._under_way[tenant]:
+                del self._under_way[tenant]
+
+    async def chunks(self, request: Request) -> AsyncIterator[bytes]:
+        """Raises ProblemError (malformed-body) where the client leaves or stalls."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self.limits.seconds
+        while True:
+            try:
+                async with asyncio.timeout_at(min(deadline, loop.time() + self.limits.chunk_seconds)):
+                    message = await request.receive()
+            except TimeoutError:
+                raise ProblemError(Problem(MALFORMED_BODY, "The body did not arrive in time.")) from None
+            if message["type"] == "http.disconnect":
+                raise ProblemError(Problem(MALFORMED_BODY, "The client left before the body had arrived."))
+            if chunk := message.get("body", b""):
+                self.metrics.artifact_bytes.labels("up").inc(len(chunk))
+                yield chunk
+            if not message.get("more_body", False):
+                return
+
+
+class Download(Response):
+    """Pieces of an artifact as they come. An error of the store in the middle breaks the connection off, so that the
+    client sees that something is missing.
+    """
+
+    def __init__(
+        self, pieces: AsyncIterator[bytes], transfers: Transfers, tenant: str, status: int, headers: Mapping[str, str]
+    ) -> None:
+        """`headers` have the length of what comes."""
+        super().__init__(None, status, headers)
+        self._pieces = pieces
+        self._transfers = transfers
+        self._tenant = tenant
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 - ASGI's signature
+        with self._transfers.place(self._tenant):
+            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+            async with asyncio.TaskGroup() as group:
+                left = group.create_task(_left(receive))
+                with contextlib.suppress(TimeoutError, ArtifactError):  # ended short of its length: broken off
+                    await self._send_all(send, left)
+                left.cancel()
+
+    async def _send_all(self, send: Send, left: "asyncio.Task[None]") -> None:
+        async for piece in self._pieces:
+            if left.done():  # what is sent to nobody would still be read from the store
+                return
+            self._transfers.metrics.artifact_bytes.labels("down").inc(len(piece))
+            async with asyncio.timeout(self._transfers.limits.chunk_seconds):
+                await send({"type": "http.response.body", "body": piece, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def _left(receive: Receive) -> None:
+    """Until the client is gone."""
+    while (await receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,154 @@
+"""Who asks, and what they may do.
+
+An API key reads `tl_<id>_<secret>`. The database keeps the secret's sha256 alone; this process remembers, for a while,
+the sha256 of whole keys that it has looked up, so that a request with a known key costs one hash.
+"""
+
+import hmac
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Literal, NamedTuple, Protocol, get_args
+
+from schemas.ids import TenantId, is_name
+from services.chassis.clock import Clock
+from services.ingest.bounded import Bounded
+from services.ingest.http.problems import FORBIDDEN, FOREIGN_HOST, UNAUTHENTICATED, Problem, ProblemError
+from services.ingest.settings import is_loopback
+
+Scope = Literal["threads:read", "threads:write", "tools:decide", "artifacts:read", "artifacts:write", "ops"]
+SCOPES: frozenset[str] = frozenset(get_args(Scope))
+
+SUBJECT = re.compile(r"[!-~]{1,128}")
+"""Subjects are shown in records' headers: visible ASCII without spaces, such as `alice@example.com`."""
+KEY = re.compile(r"tl_([0-9a-f]{16})_([A-Za-z0-9_-]{43})")
+
+TENANT_HEADER = "x-threadlog-tenant"
+SUBJECT_HEADER = "x-threadlog-subject"
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    tenant: TenantId
+    subject: str
+    scopes: frozenset[str]
+
+    @property
+    def actor(self) -> str:
+        return f"user:{self.subject}"
+
+
+class StoredKey(NamedTuple):
+    tenant: str
+    subject: str
+    scopes: tuple[str, ...]
+    secret_sha256: bytes
+    revoked: bool
+
+
+class KeyStore(Protocol):
+    async def find(self, key_id: str) -> StoredKey | None:
+        """Raises ProblemError (views-unavailable) while the database is away."""
+
+
+class Authenticator(Protocol):
+    async def principal(self, headers: Mapping[str, str]) -> Principal:
+        """Raises ProblemError: unauthenticated, foreign-host, or views-unavailable."""
+
+
+async def authorize(authenticator: Authenticator, headers: Mapping[str, str], scope: Scope) -> Principal:
+    principal = await authenticator.principal(headers)
+    if scope not in principal.scopes:
+        raise ProblemError(Problem(FORBIDDEN, f"This needs the scope {scope}."))
+    return principal
+
+
+class DevAuthenticator:
+    """Believes two headers. Answers only requests that address this machine by a loopback name, so that no web page
+    can reach it through a name of its own that resolves to 127.0.0.1.
+    """
+
+    async def principal(self, headers: Mapping[str, str]) -> Principal:
+        host = headers.get("host", "")
+        if not is_loopback(_without_port(host)):
+            raise ProblemError(Problem(FOREIGN_HOST, f"The request addresses {host[:100]!r} instead of localhost."))
+        tenant, subject = headers.get(TENANT_HEADER, "dev"), headers.get(SUBJECT_HEADER, "dev")
+        if not is_name(tenant) or SUBJECT.fullmatch(subject) is None:
+            raise ProblemError(Problem(UNAUTHENTICATED, f"{TENANT_HEADER} or {SUBJECT_HEADER} cannot be a name."))
+        return Principal(TenantId(tenant), subject, SCOPES)
+
+
+@dataclass(slots=True)
+class _Remembered:
+    principal: Principal | None
+    """None: such a key is not valid."""
+    look_again_ms: int
+    stale_ms: int
+
+
+class KeyAuthenticator:
+    def __init__(
+        self, keys: KeyStore, clock: Clock, *, cache_seconds: float, stale_seconds: float, cache_max: int
+    ) -> None:
+        self._keys = keys
+        self._clock = clock
+        self._cache_ms = int(cache_seconds * 1000)
+        self._stale_ms = int(stale_seconds * 1000)
+        self._remembered: Bounded[bytes, _Remembered] = Bounded(cache_max)
+
+    async def principal(self, headers: Mapping[str, str]) -> Principal:
+        authorization = headers.get("authorization", "")
+        digest = sha256(authorization.encode()).digest()
+        remembered = self._remembered.get(digest)
+        now_ms = self._clock.now_ms()
+        if remembered is None or now_ms >= remembered.look_again_ms:
+            remembered = await self._look_up(authorization, digest, remembered, now_ms)
+        if remembered.principal is None:
+            raise ProblemError(_no_key(authorization))
+        return remembered.principal
+
+    async def _look_up(self, authorization: str, digest: bytes, before: _Remembered | None, now_ms: int) -> _Remembered:
+        match = _key_of(authorization)
+        if match is None:
+            raise ProblemError(_no_key(authorization))
+        if before is not None:
+            before.look_again_ms = now_ms + self._cache_ms  # the requests that come meanwhile need not ask too
+        try:
+            stored = await self._keys.find(match[1])
+        except ProblemError:
+            if before is None or before.principal is None or now_ms >= before.stale_ms:
+                if before is not None:
+                    before.look_again_ms = now_ms
+                raise
+            return before
+        found = _Remembered(
+            principal_of(stored, match[2]), now_ms + self._cache_ms, now_ms + self._cache_ms + self._stale_ms
+        )
+        self._remembered.put(digest, found)
+        return found
+
+
+def principal_of(stored: StoredKey | None, secret: str) -> Principal | None:
+    if stored is None or stored.revoked:
+        return None
+    if not hmac.compare_digest(stored.secret_sha256, sha256(secret.encode()).digest()):
+        return None
+    return Principal(TenantId(stored.tenant), stored.subject, frozenset(stored.scopes))
+
+
+def _key_of(authorization: str) -> re.Match[str] | None:
+    scheme, _, key = authorization.partition(" ")
+    return KEY.fullmatch(key) if scheme.lower() == "bearer" else None
+
+
+def _no_key(authorization: str) -> Problem:
+    if not authorization:
+        return Problem(UNAUTHENTICATED, "The header Authorization is missing.")
+    return Problem(UNAUTHENTICATED, "The header Authorization holds no valid API key.")
+
+
+def _without_port(host: str) -> str:
+    if host.startswith("["):
+        return host.partition("]")[0] + "]"
+    return host.rpartition(":")[0] if ":" in host else host

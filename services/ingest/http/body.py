@@ -1,0 +1,134 @@
+"""Request bodies: read with a limit, parsed and validated once.
+
+What could not be stored exactly is looked for in the raw bytes first, which takes one scan; only a body with something
+suspicious in it is parsed a second time, to say what it is.
+"""
+
+import asyncio
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn, TypeVar
+
+import pydantic
+from pydantic import JsonValue
+from starlette.requests import Request
+
+from schemas.canonical import unstorable
+from schemas.config import Frozen
+from services.ingest.http.problems import (
+    INVALID_REQUEST,
+    MALFORMED_JSON,
+    MALFORMED_KEY,
+    TOO_LARGE,
+    UNSTORABLE,
+    UNSUPPORTED_MEDIA_TYPE,
+    Problem,
+    ProblemError,
+)
+
+ERRORS_SHOWN_MAX = 10
+
+_SUSPICIOUS = re.compile(rb"\\u(?:0000|[dD][89a-fA-F])|[0-9]{16}|[0-9][eE]|NaN|Infinity")
+"""An escaped U+0000 or surrogate, a long number, one with an exponent, or a word that only looks like JSON."""
+_KEY = re.compile(r"[!-~]{1,200}")
+
+Model = TypeVar("Model", bound=Frozen)
+
+
+def checked_key(key: str | None) -> str | None:
+    """Raises ProblemError (malformed-idempotency-key)."""
+    if key is not None and _KEY.fullmatch(key) is None:
+        raise ProblemError(
+            Problem(MALFORMED_KEY, "The header Idempotency-Key is not 1 to 200 visible ASCII characters.")
+        )
+    return key
+
+
+async def read_body(
+    request: Request, model: type[Model], *, bytes_max: int, timeout_seconds: float, optional: bool = False
+) -> Model:
+    """Raises ProblemError. `optional`: no body means the same as an empty object."""
+    raw = await _read(request, bytes_max, timeout_seconds)
+    if not raw and optional:
+        return model()
+    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if media_type != "application/json" and not media_type.endswith("+json"):
+        # It also keeps web pages of other origins out: a browser asks before it sends JSON across.
+        raise ProblemError(Problem(UNSUPPORTED_MEDIA_TYPE, f"The body is declared as {media_type[:100] or 'nothing'}."))
+    return parse(raw, model)
+
+
+def parse(raw: bytes, model: type[Model]) -> Model:
+    """Raises ProblemError."""
+    if _SUSPICIOUS.search(raw) is not None:
+        _refuse_unstorable(raw)
+    try:
+        return model.model_validate_json(raw)
+    except pydantic.ValidationError as error:
+        _refuse_invalid(error)
+
+
+async def _read(request: Request, bytes_max: int, timeout_seconds: float) -> bytes:
+    declared = request.headers.get("content-length", "")
+    if declared.isdecimal() and int(declared) > bytes_max:
+        raise ProblemError(_oversize(bytes_max))
+    chunks: list[bytes] = []
+    size_bytes = 0
+    try:
+        async with asyncio.timeout(timeout_seconds):
+            while True:
+                message = await request.receive()
+                if message["type"] == "http.disconnect":
+                    raise ProblemError(Problem(MALFORMED_JSON, "The client left before the body had arrived."))
+                chunk: bytes = message.get("body", b"")
+                size_bytes += len(chunk)
+                if size_bytes > bytes_max:
+                    raise ProblemError(_oversize(bytes_max))
+                chunks.append(chunk)
+                if not message.get("more_body", False):
+                    return b"".join(chunks)
+    except TimeoutError:
+        detail = f"The body did not arrive within {timeout_seconds:g} seconds."
+        raise ProblemError(Problem(MALFORMED_JSON, detail)) from None
+
+
+def _oversize(bytes_max: int) -> Problem:
+    return Problem(TOO_LARGE, f"A request body may have {bytes_max} bytes.")
+
+
+def _refuse_unstorable(raw: bytes) -> None:
+    try:
+        value: JsonValue = json.loads(raw, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError):
+        return  # no JSON: the model says where
+    reason = unstorable(value)
+    if reason is not None:
+        raise ProblemError(Problem(UNSTORABLE, f"The body holds {reason.removeprefix('text holds ')}."))
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ProblemError(Problem(MALFORMED_JSON, f"{name} is not JSON."))
+
+
+def _refuse_invalid(error: pydantic.ValidationError) -> NoReturn:
+    details = error.errors(include_url=False, include_input=False, include_context=False)
+    if details[0]["type"] == "json_invalid":
+        raise ProblemError(Problem(MALFORMED_JSON, f"{details[0]['msg']}."))
+    raise ProblemError(invalid_request(details))
+
+
+def invalid_request(details: Sequence[Mapping[str, Any]]) -> Problem:
+    """From pydantic's errors."""
+    errors: list[JsonValue] = [
+        {"place": ".".join(str(part) for part in detail["loc"]) or "body", "detail": _said(detail)}
+        for detail in details[:ERRORS_SHOWN_MAX]
+    ]
+    first = details[0]
+    place = ".".join(str(part) for part in first["loc"]) or "the body"
+    return Problem(INVALID_REQUEST, f"{place}: {_said(first)}."[:500], {"errors": errors})
+
+
+def _said(detail: Mapping[str, Any]) -> str:
+    """What our own models say is a sentence already."""
+    return str(detail["msg"]).removeprefix("Value error, ")

@@ -1,0 +1,175 @@
+"""Import jobs: what was asked for is kept in Postgres, and worked on by whoever takes it up, until it is done.
+
+A job is taken up with a lease that its worker renews; a worker that dies lets go of it by that. What a file came to is
+written once it is wholly in the log, so another worker begins with the first that is not. One job of a tenant is worked
+on at a time, so that no two import the same session.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple, cast
+from uuid import UUID
+
+import asyncpg
+import orjson
+from pydantic import JsonValue
+
+from schemas.ids import TenantId
+from services.chassis.postgres.connections import AWAY
+from services.chassis.postgres.sql_files import SqlFiles
+from services.importer.model import Tool
+from services.ingest.commands.views import format_moment
+from services.ingest.database import Database
+from services.ingest.http.auth import Principal
+from services.ingest.http.problems import VIEWS_UNAVAILABLE, Problem, ProblemError
+
+SQL: Final = SqlFiles(Path(__file__).with_name("sql"))
+
+
+class WantedFile(NamedTuple):
+    path: str
+    sha256: str
+    size: int
+    companion: bool
+
+
+class Job(NamedTuple):
+    id: str
+    tenant: TenantId
+    tool: Tool
+    tries: int
+
+
+class JobFile(NamedTuple):
+    import_id: str
+    number: int
+    path: str
+    sha256: str
+    size: int
+    companion: bool = False
+    is_done: bool = False
+    sessions: tuple[str, ...] = ()
+    """Of those that are done, whose threads are there."""
+
+
+class LeaseLostError(Exception):
+    """Another worker has the job."""
+
+
+class Jobs:
+    """All raise what asyncpg does."""
+
+    def __init__(self, pool: asyncpg.Pool, worker: str, lease_seconds: float) -> None:
+        self._pool = pool
+        self._worker = worker
+        self._lease_seconds = lease_seconds
+
+    async def waiting(self) -> int:
+        return cast("int", await self._pool.fetchval(SQL["unfinished_imports"]))
+
+    async def claim(self) -> Job | None:
+        row = await self._pool.fetchrow(SQL["claim_import"], self._worker, self._lease_seconds)
+        return Job(row["id"], TenantId(row["tenant"]), row["tool"], row["tries"]) if row is not None else None
+
+    async def renew(self, job: Job) -> None:
+        """Raises LeaseLostError."""
+        if not await self._pool.fetchval(SQL["renew_import"], job.id, self._worker, self._lease_seconds):
+            raise LeaseLostError
+
+    async def end(self, job: Job, status: str, problem: str | None = None, again_seconds: float = 0.0) -> None:
+        await self._pool.fetchval(SQL["end_import"], job.id, self._worker, status, problem, again_seconds)
+
+    async def files(self, job: Job) -> list[JobFile]:
+        rows = await self._pool.fetch(SQL["files_of_import"], job.tenant, job.id)
+        return [
+            JobFile(
+                *(job.id, row["number"], row["path"], row["sha256"], row["size"], row["companion"], row["is_done"]),
+                tuple(row["sessions"]),
+            )
+            for row in rows
+        ]
+
+    async def waiting_files(self, job: Job, sessions: Sequence[str], files_max: int) -> list[JobFile]:
+        rows = await self._pool.fetch(SQL["waiting_files"], job.tenant, list(sessions), job.id, files_max)
+        return [JobFile(row["import"], row["number"], row["path"], row["sha256"], row["size"]) for row in rows]
+
+    async def report(
+        self,
+        job: Job,
+        file: JobFile,
+        report: dict[str, JsonValue],
+        outcome: list[JsonValue],
+        waits_for: str | None,
+    ) -> None:
+        """Raises LeaseLostError."""
+        found = await self._pool.fetchval(
+            SQL["put_report"],
+            job.tenant,
+            file.import_id,
+            file.number,
+            orjson.dumps(report),
+            orjson.dumps(outcome),
+            waits_for,
+            job.id,
+            self._worker,
+        )
+        if found is None:
+            raise LeaseLostError
+
+
+class Imports:
+    """What the API does with them. Raises ProblemError (views-unavailable)."""
+
+    def __init__(self, pool: asyncpg.Pool, database: Database, sql: Mapping[str, str]) -> None:
+        self._pool = pool
+        self._database = database
+        self._sql = sql
+        self.wanted = asyncio.Event()
+        """Set whenever there may be something to work on."""
+
+    async def create(
+        self, import_id: UUID, principal: Principal, tool: Tool, request_sha256: str, files: Sequence[WantedFile]
+    ) -> bool:
+        """Whether it is there with this very request: made now, or before."""
+        tenant = principal.tenant
+        columns = [list(column) for column in zip(*files, strict=True)]
+        sessions = sum(not file.companion for file in files)
+        try:
+            await self._pool.fetch(
+                SQL["insert_import"],
+                *(import_id, tenant, tool, principal.subject, request_sha256, sessions),
+                list(range(len(files))),
+                *columns,
+            )
+            there = await self._pool.fetchval(SQL["request_of_import"], tenant, import_id)
+        except AWAY as error:
+            raise ProblemError(Problem(VIEWS_UNAVAILABLE, f"It cannot be recorded: {type(error).__name__}.")) from error
+        self.wanted.set()
+        return cast("str | None", there) == request_sha256
+
+    async def read(self, tenant: str, import_id: UUID) -> bytes | None:
+        """As JSON."""
+        rows = await self._database.fetch(tenant, self._sql["import"], tenant, import_id)
+        if not rows:
+            return None
+        found, finished_at = dict(rows[0]), rows[0]["finished_at"]
+        found["created_at"] = format_moment(found["created_at"])
+        found["finished_at"] = None if finished_at is None else format_moment(finished_at)
+        return orjson.dumps(found)
+
+    async def files(self, tenant: str, import_id: UUID, after: int, files_max: int) -> bytes:
+        """A page of those that are done, as JSON."""
+        query = self._sql["import_files"]
+        rows = await self._database.fetch(tenant, query, tenant, import_id, after, files_max)
+        files = [
+            {
+                "number": row["number"],
+                "path": row["path"],
+                "waits_for": row["waits_for"],
+                "report": orjson.Fragment(row["report"]),
+                "threads": orjson.Fragment(row["outcome"] or b"[]"),
+            }
+            for row in rows
+        ]
+        return orjson.dumps({"files": files, "next": rows[-1]["number"] if len(rows) == files_max else None})

@@ -1,0 +1,62 @@
+"""Keeps one import worker running while there are imports to work on, apart from the requests that this process
+answers: a session file of a gigabyte must not slow them down.
+"""
+
+import asyncio
+import os
+import sys
+from contextlib import suppress
+from typing import Any, Literal
+
+import structlog
+
+from services.chassis.postgres.connections import AWAY
+from services.ingest.imports.jobs import Jobs
+
+logger = structlog.get_logger()
+COMMAND = (sys.executable, "-m", "services.ingest.imports.worker")
+
+
+class ImportSupervisor:
+    def __init__(self, jobs: Jobs, wanted: asyncio.Event, poll_seconds: float) -> None:
+        self._jobs = jobs
+        self._wanted = wanted
+        self._poll_seconds = poll_seconds
+
+    async def run(self, stopping: asyncio.Event) -> None:
+        stopped = asyncio.ensure_future(stopping.wait())
+        try:
+            while not stopping.is_set():
+                if await self._has_work():
+                    await self._work(stopped)
+                await self._sleep(stopped)
+        finally:
+            stopped.cancel()
+
+    async def _has_work(self) -> bool:
+        try:
+            return await self._jobs.waiting() > 0
+        except AWAY:
+            return False
+
+    async def _sleep(self, stopped: "asyncio.Task[Literal[True]]") -> None:
+        woken = asyncio.ensure_future(self._wanted.wait())
+        either: set[asyncio.Task[Literal[True]]] = {woken, stopped}
+        await asyncio.wait(either, timeout=self._poll_seconds, return_when=asyncio.FIRST_COMPLETED)
+        woken.cancel()
+        self._wanted.clear()
+
+    async def _work(self, stopped: "asyncio.Task[Literal[True]]") -> None:
+        """Until the worker ends, or this service does: the pipe to it ends with this process, however it ends."""
+        process = await asyncio.create_subprocess_exec(*COMMAND, stdin=asyncio.subprocess.PIPE, env=dict(os.environ))
+        ended = asyncio.ensure_future(process.wait())
+        try:
+            either: set[asyncio.Future[Any]] = {ended, stopped}
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            if process.returncode is None:
+                with suppress(ProcessLookupError):
+                    process.kill()
+            code = await ended
+            if code:
+                logger.warning("import_worker_ended", code=code)

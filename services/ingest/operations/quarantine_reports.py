@@ -1,0 +1,89 @@
+"""Who says on `thread-progress` that it has set a thread aside.
+
+The reports are repeated while that lasts. The live reader, which sees all progress, passes them on; what came before it
+began is looked for in the recent end of each partition, once somebody asks.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from schemas.errors import ThreadlogError
+from schemas.ids import ThreadKey, parse_key
+from schemas.other_topics.progress import Quarantine, decode_progress, progress_kind
+from schemas.topics import THREAD_PROGRESS
+from services.chassis.log.port import Incoming, Log, Reader, TopicPartition
+
+POLL_MS = 200
+HEARD_MAX = 10_000
+"""Reports that are remembered, each thread's and reporter's last."""
+
+
+class QuarantineReport(NamedTuple):
+    key: ThreadKey
+    by: str
+    reason: str
+    since_ms: int
+    reported_ms: int
+
+
+class QuarantineReports:
+    def __init__(self, log_: Log, partitions: int, records_max: int, valid_ms: int) -> None:
+        """`records_max` are read of each partition; a report is believed for `valid_ms`."""
+        self._log = log_
+        self._tps = [TopicPartition(THREAD_PROGRESS.name, number) for number in range(partitions)]
+        self._records_max = records_max
+        self._valid_ms = valid_ms
+        self._reader: Reader | None = None
+        self._heard: dict[tuple[ThreadKey, str], QuarantineReport] = {}
+
+    def hear(self, record: Incoming) -> None:
+        for report in _reports([record]):
+            if len(self._heard) < HEARD_MAX or (report.key, report.by) in self._heard:
+                self._heard[report.key, report.by] = report
+
+    async def recent(self, now_ms: int) -> list[QuarantineReport]:
+        """The last of each thread and reporter. To be called by one at a time. Raises LogError."""
+        ends = await self._log.end_offsets(self._tps)
+        begins = await self._log.begin_offsets(self._tps)
+        starts = {tp: max(begins[tp], ends[tp] - self._records_max) for tp in self._tps}
+        starts = {tp: start for tp, start in starts.items() if start < ends[tp]}
+        if self._reader is None:
+            self._reader = await self._log.reader()
+        reader = self._reader
+        reader.assign(starts)
+        found: dict[tuple[ThreadKey, str], QuarantineReport] = {}
+        self._heard = {
+            name: report for name, report in self._heard.items() if now_ms - report.reported_ms < self._valid_ms
+        }
+        try:
+            while any(reader.position(tp) < ends[tp] for tp in starts):
+                for _, records in await reader.poll(POLL_MS):
+                    for report in _reports(records):
+                        found[report.key, report.by] = report
+        finally:
+            reader.assign({})
+        found |= self._heard
+        return [report for report in found.values() if now_ms - report.reported_ms < self._valid_ms]
+
+    async def close(self) -> None:
+        if self._reader is not None:
+            await self._reader.close()
+
+
+def _reports(records: Sequence[Incoming]) -> list[QuarantineReport]:
+    reports = []
+    for record in records:
+        if progress_kind(record.headers) != "quarantine":
+            continue
+        said, key = decode_progress(record.value), _key(record)
+        if isinstance(said, Quarantine) and key is not None:
+            since_ms = record.timestamp_ms if said.since_ms is None else said.since_ms
+            reports.append(QuarantineReport(key, said.by or "a service", said.reason, since_ms, record.timestamp_ms))
+    return reports
+
+
+def _key(record: Incoming) -> ThreadKey | None:
+    try:
+        return parse_key(record.key)
+    except ThreadlogError:
+        return None

@@ -1,0 +1,508 @@
+"""Threads as they go on: one reader for all partitions, and a fold of those threads that somebody watches.
+
+The reader keeps the newest records raw in a ring. The first watch of a thread takes its state from the projector's row
+(read in one snapshot with the stored position) and folds on from there: out of the ring, or, where the ring begins
+later, out of a short catch-up reader of its own. From then on every record that is read is folded once, becomes one
+frame, and stands in the thread's tail, where all its watches find it.
+
+A watch is a cursor. What lies before the tail it reads from the `events` view, the rest from the tail; seq is counted
+by the fold, so both are one sequence without gaps. A client that falls behind the tail's beginning is cut: it comes
+back with its cursor, and what it missed is history by then.
+
+Without a database, watches of threads that are folded already go on; new ones are refused.
+
+Ephemeral threads have a topic of their own and no rows: their watches begin with the oldest record of their partition.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar, NamedTuple
+
+import structlog
+
+from schemas.errors import ThreadlogError
+from schemas.ids import ThreadKey
+from schemas.other_topics.progress import progress_kind
+from schemas.state import NOTHING, ThreadState
+from schemas.thread import Verdict
+from schemas.topics import EPHEMERAL_EVENTS, THREAD_EVENTS, THREAD_PROGRESS, topic_of
+from services.chassis.log.port import Incoming, Log, LogError, Reader, TopicPartition
+from services.chassis.process.pacing import Pace
+from services.chassis.threads.states import StatesUnavailableError, ThreadStates
+from services.ingest.bounded import Bounded
+from services.ingest.settings import IngestSettings
+from services.ingest.streams.frames import FoldedRecord, progress_frame
+from services.ingest.streams.history import History
+from services.ingest.streams.ring import Ring
+from services.ingest.streams.watch import Watch
+from services.ingest.streams.watched import FoldEndedError, TailLimits, WatchedThread
+
+EVENTS = THREAD_EVENTS.name
+EPHEMERAL = EPHEMERAL_EVENTS.name
+PROGRESS = THREAD_PROGRESS.name
+
+QUARANTINE = "quarantine"
+SHOWN_PROGRESS = frozenset({"delta", "tool_output"})
+START_TRIES = 3
+"""How often a watch takes up a start that another watch gave up midway."""
+
+log = structlog.get_logger()
+
+
+class BehindError(ThreadlogError):
+    """What a watch starts from has not come far enough within its limit: the views, or a catch-up reader."""
+
+    retriable: ClassVar[bool] = True
+
+
+class TooManyWatchesError(ThreadlogError):
+    retriable: ClassVar[bool] = True
+
+
+class CursorError(ThreadlogError):
+    """The cursor lies beyond the thread's last record."""
+
+
+@dataclass(frozen=True, slots=True)
+class LiveLimits:
+    ring_bytes_max: int = 67_108_864
+    warm_records: int = 500
+    """Per partition, read from before the log's end at start, so that the first watches need no catch-up reader."""
+    poll_ms: int = 500
+    retry_seconds: float = 0.05
+    """Between looks at something that is behind, and after an error of the log."""
+    behind_seconds: float = 10.0
+    """How long a watch waits for the views, or for the reader, to come as far as it needs."""
+    watches_max: int = 20_000
+    tail: TailLimits = field(default_factory=TailLimits)
+    ephemeral_tail: TailLimits = field(default_factory=lambda: TailLimits(20_000, 16_777_216))
+    """Of an ephemeral thread, which has no other history."""
+    grace_seconds: float = 2.0
+    """How long a thread is folded on after its last watch has gone."""
+    catch_ups_max: int = 8
+    """Catch-up readers at once."""
+    catch_up_records_max: int = 200_000
+    """That one of them reads, of any thread."""
+    catch_up_seconds: float = 15.0
+    history_page_records: int = 200
+    created_max: int = 10_000
+    """Threads remembered as created by this process."""
+
+    @classmethod
+    def of(cls, settings: IngestSettings) -> "LiveLimits":
+        return cls(
+            ring_bytes_max=settings.ingest_live_ring_bytes_max,
+            warm_records=settings.ingest_live_warm_records,
+            behind_seconds=settings.ingest_live_behind_seconds,
+            watches_max=settings.ingest_streams_max,
+            tail=TailLimits(settings.ingest_stream_lag_records_max, settings.ingest_stream_lag_bytes_max),
+            ephemeral_tail=TailLimits(
+                settings.ingest_ephemeral_tail_records_max, settings.ingest_ephemeral_tail_bytes_max
+            ),
+            grace_seconds=settings.ingest_live_grace_seconds,
+            catch_ups_max=settings.ingest_live_catch_ups_max,
+            catch_up_records_max=settings.ingest_live_catch_up_records_max,
+            catch_up_seconds=settings.ingest_live_catch_up_seconds,
+            created_max=settings.ingest_known_threads_max,
+        )
+
+
+@dataclass(slots=True)
+class LiveCounts:
+    """Plain integers, because they are counted on the hot path."""
+
+    records_read: int = 0
+    records_folded: int = 0
+    progress_forwarded: int = 0
+    watches: int = 0
+    """Open now."""
+    threads: int = 0
+    """Folded now."""
+    ring_bytes: int = 0
+    starts_without_database: int = 0
+    catch_ups: int = 0
+    cuts: int = 0
+    folds_failed: int = 0
+
+
+class Judged(NamedTuple):
+    seq: int
+    verdict: Verdict
+    state: ThreadState
+    """After the record, or after a later one."""
+
+
+class Watches:
+    """Every watched thread of this process, and the reader that feeds them."""
+
+    def __init__(
+        self,
+        log_: Log,
+        states: ThreadStates,
+        history: History,
+        limits: LiveLimits | None = None,
+        counts: LiveCounts | None = None,
+        pace: Pace | None = None,
+        on_quarantine: Callable[[Incoming], None] | None = None,
+    ) -> None:
+        """`on_quarantine` is given each report of a thread that a service has set aside, watched or not."""
+        self.limits = limits or LiveLimits()
+        self.counts = counts or LiveCounts()
+        self.history = history
+        self._pace = pace
+        self._on_quarantine = on_quarantine
+        self._log = log_
+        self._states = states
+        self._loop = asyncio.get_running_loop()
+        self._threads: dict[bytes, WatchedThread] = {}
+        self._created: Bounded[bytes, int] = Bounded(self.limits.created_max)
+        self._relied_on: dict[int, int] = {}
+        self._catch_ups = asyncio.Semaphore(self.limits.catch_ups_max)
+        self._partitions = 0
+        self._reader: Reader | None = None
+        self._rings = {topic: Ring((), self.limits.ring_bytes_max) for topic in (EVENTS, EPHEMERAL)}
+        self._stopping = False
+
+    # For the service
+
+    async def open(self) -> None:
+        """Before anything else: starts the reader at the log's end, a little before it where it can."""
+        self._partitions = await self._log.partition_count(EVENTS)
+        starts: dict[TopicPartition, int] = {}
+        for topic in self._rings:
+            events = [TopicPartition(topic, partition) for partition in range(self._partitions)]
+            begins, ends = await self._log.begin_offsets(events), await self._log.end_offsets(events)
+            of_topic = {tp: max(begins[tp], ends[tp] - self.limits.warm_records) for tp in events}
+            self._rings[topic] = Ring([of_topic[tp] for tp in events], self.limits.ring_bytes_max)
+            starts |= of_topic
+        progress = [TopicPartition(PROGRESS, p) for p in range(await self._log.partition_count(PROGRESS))]
+        # One reader for all topics: a fetch costs the same whether it asks for one or for more.
+        self._reader = await self._log.reader({**starts, **await self._log.end_offsets(progress)})
+
+    async def run(self) -> None:
+        """Until it is cancelled. Raises LogError when the log cannot be read any more."""
+        reader = self._opened()
+        while True:
+            try:
+                polled = await reader.poll(self.limits.poll_ms)
+            except LogError as error:
+                if not error.retriable:
+                    raise
+                log.warning("live_reader_failed", error=str(error))
+                await asyncio.sleep(self.limits.retry_seconds)
+                continue
+            if polled:
+                self._take(polled)
+                if self._pace is not None:
+                    await self._pace.pause_after([record.key for _, records in polled for record in records])
+                await asyncio.sleep(0)  # who waits for these records runs now, even if the next ones are here already
+
+    def positions(self) -> dict[TopicPartition, int]:
+        """Of the first event that was not read, by partition."""
+        reader = self._opened()
+        return {tp: reader.position(tp) for tp in reader.assignment() if tp.topic in self._rings}
+
+    def stop(self) -> None:
+        """Ends every watch with its cursor, so that clients go to another process; new ones are refused."""
+        self._stopping = True
+        for thread in list(self._threads.values()):
+            thread.end("the service is stopping")
+
+    async def close(self) -> None:
+        self.stop()
+        if self._reader is not None:
+            await self._reader.close()
+
+    # For commands
+
+    def note_created(self, key: ThreadKey, offset: int) -> None:
+        """No record of this thread lies below the offset: it has just been created there under an id that was drawn, or
+        was looked up, without a row, at a stored position not below it. Its watches then need no database.
+        """
+        self._created.put(key.to_bytes(), offset)
+
+    async def verdict(self, key: ThreadKey, offset: int, timeout_seconds: float) -> Judged | None:
+        """What the fold made of the thread's record at this offset; None where that cannot be told in time."""
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                thread = await self._hold(key)
+                try:
+                    folded = await self._folded(thread, offset)
+                    return Judged(folded.seq, Verdict(folded.effect, folded.reason), thread.state)
+                finally:
+                    self._release(thread)
+        except (TimeoutError, StatesUnavailableError, BehindError, FoldEndedError):
+            return None
+
+    async def _folded(self, thread: WatchedThread, offset: int) -> FoldedRecord:
+        if offset >= thread.next_offset:
+            return await thread.when_folded(offset)
+        found = thread.folded_at(offset)
+        while found is None:
+            # The row from which this fold began is newer than the record, or the tail has left it behind.
+            found = await self.history.at(thread.key, thread.partition, offset)
+            if found is None:
+                await asyncio.sleep(self.limits.retry_seconds)
+        return found
+
+    async def newest(self, key: ThreadKey) -> ThreadState:
+        """The thread as of the log's end now; NOTHING where there is none.
+
+        Raises StatesUnavailableError, BehindError, FoldEndedError.
+        """
+        thread = await self._hold(key)
+        try:
+            end = await self._end(thread)
+            deadline = self._loop.time() + self.limits.behind_seconds
+            while self._opened().position(thread.tp) < end:
+                if self._loop.time() > deadline:
+                    raise BehindError(f"the live reader is behind the log in {thread.place}")
+                await asyncio.sleep(self.limits.retry_seconds)
+            if thread.ended is not None:
+                raise FoldEndedError(thread.ended)
+            return thread.state
+        finally:
+            self._release(thread)
+
+    # For streams
+
+    async def watch(self, key: ThreadKey, after: int) -> "Watch":
+        """The thread's records with seq > after, then what comes. To be closed.
+
+        Raises CursorError, StatesUnavailableError, BehindError, TooManyWatchesError.
+        """
+        if self.counts.watches >= self.limits.watches_max:
+            raise TooManyWatchesError(f"{self.limits.watches_max} streams are open here")
+        thread = await self._hold(key)
+        try:
+            await self._await_cursor(thread, after)
+            watch = Watch(thread, after, self)
+        except BaseException:
+            self._release(thread)
+            raise
+        self.counts.watches += 1
+        return watch
+
+    def closed(self, thread: WatchedThread) -> None:
+        self.counts.watches -= 1
+        self._release(thread)
+
+    async def _await_cursor(self, thread: WatchedThread, after: int) -> None:
+        """A client that comes from another process may be ahead of this one's reader, but not of the log."""
+        if thread.key.ephemeral and after + 1 < thread.first_seq:
+            raise CursorError(f"what came before {thread.first_seq} is gone: an ephemeral thread keeps no history")
+        if after <= thread.state.seq:
+            return
+        end = await self._end(thread)
+        deadline = self._loop.time() + self.limits.behind_seconds
+        while after > thread.state.seq:
+            if self._opened().position(thread.tp) >= end:
+                raise CursorError(f"the thread's last record has seq {thread.state.seq}, the cursor is {after}")
+            if self._loop.time() > deadline:
+                raise BehindError(f"the live reader is behind the log in {thread.place}")
+            await asyncio.sleep(self.limits.retry_seconds)
+
+    async def _end(self, thread: WatchedThread) -> int:
+        try:
+            return (await self._log.end_offsets([thread.tp]))[thread.tp]
+        except LogError as error:
+            raise BehindError(f"the end of {thread.place} is not known: {error}") from error
+
+    # Threads
+
+    async def _hold(self, key: ThreadKey) -> WatchedThread:
+        raw_key = key.to_bytes()
+        for _ in range(START_TRIES):
+            if self._stopping:
+                raise BehindError("the service is stopping")
+            thread = self._threads.get(raw_key)
+            if thread is None:
+                tp = TopicPartition(topic_of(key).name, self._log.partition_for(raw_key, self._partitions))
+                thread = self._threads[raw_key] = WatchedThread(key, tp, self._loop, self._tail_of(key))
+                self.counts.threads = len(self._threads)
+            thread.holders += 1
+            if thread.is_ready:
+                return thread
+            try:
+                if await self._started(thread):
+                    return thread
+            except BaseException:
+                thread.holders -= 1
+                raise
+            thread.holders -= 1
+        raise BehindError("the thread's start was given up, again and again")
+
+    def _tail_of(self, key: ThreadKey) -> TailLimits:
+        return self.limits.ephemeral_tail if key.ephemeral else self.limits.tail
+
+    def _release(self, thread: WatchedThread) -> None:
+        thread.holders -= 1
+        if thread.holders == 0:
+            self._loop.call_later(self.limits.grace_seconds, self._drop, thread)
+
+    def _drop(self, thread: WatchedThread) -> None:
+        if thread.holders == 0:
+            self._forget(thread)
+
+    def _forget(self, thread: WatchedThread) -> None:
+        raw_key = thread.key.to_bytes()
+        if self._threads.get(raw_key) is thread:
+            del self._threads[raw_key]
+            self.counts.threads = len(self._threads)
+
+    async def _started(self, thread: WatchedThread) -> bool:
+        """False where another watch began the start and was cancelled."""
+        if thread.starting is not None:
+            return await asyncio.shield(thread.starting)
+        thread.starting = self._loop.create_future()
+        thread.starting.add_done_callback(_looked_at)
+        try:
+            await self._start(thread)
+        except BaseException as error:
+            self._forget(thread)
+            if isinstance(error, ThreadlogError):
+                thread.starting.set_exception(error)
+            else:
+                thread.starting.set_result(False)
+            raise
+        thread.starting.set_result(True)
+        return True
+
+    async def _start(self, thread: WatchedThread) -> None:
+        created = self._created.get(thread.key.to_bytes())
+        ring = self._rings[thread.tp.topic]
+        if created is not None and created >= ring.begin(thread.partition):
+            self.counts.starts_without_database += 1
+            thread.start_from(NOTHING, created)
+        elif thread.key.ephemeral:
+            await self._start_from_begin(thread)
+        else:
+            await self._start_from_row(thread)
+        if thread.next_offset < ring.begin(thread.partition):
+            await self._catch_up(thread)
+        # Nothing is awaited from here on: the ring's records are folded, and the next poll's come after them.
+        for record in ring.of(thread.partition, thread.key.to_bytes(), thread.next_offset):
+            self._fold(thread, record)
+        thread.is_ready = True
+
+    async def _start_from_begin(self, thread: WatchedThread) -> None:
+        """Of its partition: what has left the topic belonged to threads whose time is over."""
+        try:
+            begins = await self._log.begin_offsets([thread.tp])
+        except LogError as error:
+            raise BehindError(f"the begin of {thread.place} is not known: {error}") from error
+        thread.start_from(NOTHING, begins[thread.tp])
+
+    async def _start_from_row(self, thread: WatchedThread) -> None:
+        """Row and position come from one snapshot: below the position, the thread has no record that is not in its row.
+
+        A position below one that was read before belongs to a database that fell back. It is waited for, so that the
+        records in between are not read from the log once for every watch.
+        """
+        deadline = self._loop.time() + self.limits.behind_seconds
+        while True:
+            stored = await self._states.load_threads(EVENTS, thread.partition, [thread.key])
+            if stored.next_offset >= self._relied_on.get(thread.partition, 0):
+                break
+            if self._loop.time() > deadline:
+                raise BehindError(f"the views of {thread.place} fell back and have not caught up yet")
+            await asyncio.sleep(self.limits.retry_seconds)
+        self._relied_on[thread.partition] = stored.next_offset
+        state = stored.states.get(thread.key, NOTHING)
+        thread.start_from(state, max(stored.next_offset, state.offset + 1))
+
+    async def _catch_up(self, thread: WatchedThread) -> None:
+        """Folds the thread's records from its start up to where the ring begins by then."""
+        tp, ring = thread.tp, self._rings[thread.tp.topic]
+        raw_key = thread.key.to_bytes()
+        scanned = 0
+        try:
+            async with asyncio.timeout(self.limits.catch_up_seconds), self._catch_ups:
+                self.counts.catch_ups += 1
+                reader = await self._log.reader({tp: thread.next_offset})
+                try:
+                    while thread.next_offset < ring.begin(thread.partition):
+                        for _, records in await reader.poll(self.limits.poll_ms):
+                            scanned += len(records)
+                            for record in records:
+                                if record.key == raw_key:
+                                    self._fold(thread, record)
+                        thread.next_offset = reader.position(tp)
+                        thread.trim()
+                        if scanned > self.limits.catch_up_records_max:
+                            raise BehindError(
+                                f"{thread.place} is more than {self.limits.catch_up_records_max} records ahead of what "
+                                "this thread can be folded from"
+                            )
+                finally:
+                    await reader.close()
+        except TimeoutError:
+            raise BehindError(f"catching up in {thread.place} took too long") from None
+        except LogError as error:
+            raise BehindError(f"cannot catch up in {thread.place}: {error}") from error
+
+    # Records
+
+    def _take(self, polled: Sequence[tuple[TopicPartition, Sequence[Incoming]]]) -> None:
+        touched: dict[WatchedThread, None] = {}
+        # Progress first: a delta belongs before the fact that ends its step.
+        for tp, records in polled:
+            if tp.topic == PROGRESS:
+                self._take_progress(records, touched)
+        for tp, records in polled:
+            if tp.topic in self._rings:
+                self._take_events(tp, records, touched)
+        self.counts.ring_bytes = sum([ring.payload_bytes for ring in self._rings.values()])
+        for thread in touched:
+            thread.wake()
+
+    def _take_events(self, tp: TopicPartition, records: Sequence[Incoming], touched: dict[WatchedThread, None]) -> None:
+        self._rings[tp.topic].append(tp.partition, records)
+        self.counts.records_read += len(records)
+        threads = self._threads
+        for record in records:
+            thread = threads.get(record.key) if record.key is not None else None
+            # A record outside its key's topic and partition is not of the thread, whoever put it there.
+            if thread is not None and thread.is_ready and thread.tp == tp:
+                if thread not in touched:
+                    touched[thread] = None
+                    thread.trim()
+                self._fold(thread, record)
+
+    def _take_progress(self, records: Sequence[Incoming], touched: dict[WatchedThread, None]) -> None:
+        threads = self._threads
+        for record in records:
+            kind = progress_kind(record.headers)
+            if kind == QUARANTINE and self._on_quarantine is not None:
+                self._on_quarantine(record)
+            thread = threads.get(record.key) if record.key is not None else None
+            if thread is None or not thread.is_ready or record.value is None:
+                continue
+            if kind in SHOWN_PROGRESS:
+                if thread not in touched:
+                    touched[thread] = None
+                    thread.trim()
+                thread.show(progress_frame(kind, record.value))
+                self.counts.progress_forwarded += 1
+
+    def _fold(self, thread: WatchedThread, record: Incoming) -> None:
+        try:
+            thread.fold(record)
+        except Exception:
+            # The fold raises for nothing; if it does, this is a bug, and the other threads go on.
+            log.exception("live_fold_failed", thread=str(thread.key), partition=record.partition, offset=record.offset)
+            self.counts.folds_failed += 1
+            self._forget(thread)
+            thread.end("the thread could not be folded")
+        self.counts.records_folded += 1
+
+    def _opened(self) -> Reader:
+        assert self._reader is not None, "open() comes first"
+        return self._reader
+
+
+def _looked_at(future: asyncio.Future[bool]) -> None:
+    """No log line for a failed start that nobody else waited for."""
+    if not future.cancelled():
+        future.exception()

@@ -1,0 +1,113 @@
+"""A watch as a stream of server-sent events.
+
+A bare ASGI response: Starlette's StreamingResponse and sse-starlette put a task group, an iterator and a formatter
+between each chunk and its socket, which is several times the cost of the chunk. All frames that a poll brought go out
+in one send.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from services.chassis.threads.states import StatesUnavailableError
+from services.ingest.streams.frames import HEARTBEAT, Frame, cut_frame
+from services.ingest.streams.watch import Watch, WatchCutError
+
+HEADERS = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-store"),
+    (b"x-accel-buffering", b"no"),  # nginx would hold events back
+]
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOptions:
+    heartbeat_seconds: float = 15.0
+    """A comment is sent after this time without events, so that both sides notice a dead connection."""
+    send_seconds_max: float = 30.0
+    """How long a client may leave its socket full before the connection is given up."""
+
+
+class EventStream(Response):
+    """Owns the watch; `first` is what it has given already. `applied_only` leaves out what did not take effect;
+    `until_turn_end` closes after the next turn.ended that did.
+    """
+
+    def __init__(
+        self,
+        watch: Watch,
+        first: Sequence[Frame],
+        options: StreamOptions,
+        *,
+        applied_only: bool = False,
+        until_turn_end: bool = False,
+    ) -> None:
+        self.status_code = 200
+        self.background = None
+        self.raw_headers = HEADERS
+        self._watch = watch
+        self._options = options
+        self._applied_only = applied_only
+        self._until_turn_end = until_turn_end
+        self._is_last = False
+        self._first = self._body(first)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 - ASGI's signature
+        with closing(self._watch):
+            await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
+            try:
+                async with asyncio.TaskGroup() as tasks:
+                    gone = tasks.create_task(_gone(receive))
+                    await self._stream(send)
+                    gone.cancel()
+            except* _ClientGoneError:
+                pass
+
+    async def _stream(self, send: Send) -> None:
+        watch, options = self._watch, self._options
+        try:
+            body = self._first or HEARTBEAT
+            while True:
+                async with asyncio.timeout(options.send_seconds_max):
+                    await send({"type": "http.response.body", "body": body, "more_body": not self._is_last})
+                if self._is_last:
+                    return
+                try:
+                    body = self._body(await watch.next(options.heartbeat_seconds)) or HEARTBEAT
+                except (WatchCutError, StatesUnavailableError) as error:
+                    body = cut_frame(watch.seq, str(error))
+                    self._is_last = True
+        except TimeoutError:
+            return  # the client does not read: the server closes the connection
+
+    def _body(self, frames: Sequence[Frame]) -> bytes:
+        if self._applied_only or self._until_turn_end:
+            frames = self._chosen(frames)
+        if len(frames) == 1:
+            return frames[0].sse
+        return b"".join([frame.sse for frame in frames])
+
+    def _chosen(self, frames: Sequence[Frame]) -> list[Frame]:
+        chosen: list[Frame] = []
+        for frame in frames:
+            record = frame.record
+            if record is None or record.effect == "applied" or not self._applied_only:
+                chosen.append(frame)
+            if self._until_turn_end and record and record.kind == "turn.ended" and record.effect == "applied":
+                self._is_last = True
+                break
+        return chosen
+
+
+class _ClientGoneError(Exception):
+    """Ends the stream with its connection."""
+
+
+async def _gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    raise _ClientGoneError

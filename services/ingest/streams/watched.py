@@ -1,0 +1,149 @@
+"""A watched thread: its state, and the tail of frames that all its watches share."""
+
+import asyncio
+from dataclasses import dataclass
+from typing import ClassVar
+
+from schemas.codec import Unreadable, decode
+from schemas.errors import ThreadlogError
+from schemas.ids import ThreadKey
+from schemas.state import NOTHING, ThreadState
+from schemas.thread import fold
+from services.chassis.log.port import Incoming, TopicPartition
+from services.ingest.streams.frames import FoldedRecord, Frame, fact_frame, folded_record
+
+
+class FoldEndedError(ThreadlogError):
+    """The thread is not folded here any more."""
+
+    retriable: ClassVar[bool] = True
+
+
+@dataclass(frozen=True, slots=True)
+class TailLimits:
+    """A client further behind than this is cut. What one poll brings may exceed it until the next."""
+
+    records_max: int = 1_000
+    bytes_max: int = 2_097_152
+
+
+class WatchedThread:
+    def __init__(self, key: ThreadKey, tp: TopicPartition, loop: asyncio.AbstractEventLoop, limits: TailLimits) -> None:
+        self.key = key
+        self.tp = tp
+        self.partition = tp.partition
+        self.state: ThreadState = NOTHING
+        self.next_offset = 0
+        """Records below it are folded, or are not there."""
+        self.starting: asyncio.Future[bool] | None = None
+        self.is_ready = False
+        self.ended: str | None = None
+        self.holders = 0
+        self.first_index = 0
+        """Number of the tail's first frame, counted since the start."""
+        self.first_seq = 1
+        """The tail holds every fact from this seq on."""
+        self._loop = loop
+        self._limits = limits
+        self._tail: list[Frame] = []
+        self._tail_bytes = 0
+        self._sleepers: dict[asyncio.Future[None], None] = {}
+        """In the order in which they fell asleep, which is the one in which they are woken."""
+        self._verdicts: dict[int, list[asyncio.Future[FoldedRecord]]] = {}
+
+    @property
+    def place(self) -> str:
+        return f"{self.tp.topic}/{self.tp.partition}"
+
+    @property
+    def end_index(self) -> int:
+        return self.first_index + len(self._tail)
+
+    def start_from(self, state: ThreadState, next_offset: int) -> None:
+        self.state, self.next_offset, self.first_seq = state, next_offset, state.seq + 1
+
+    def fold(self, incoming: Incoming) -> None:
+        offset = incoming.offset
+        if offset < self.next_offset:
+            return
+        self.next_offset = offset + 1
+        record = decode(incoming.key, incoming.headers, incoming.value, offset, incoming.timestamp_ms)
+        if isinstance(record, Unreadable):
+            return
+        self.state, verdict = fold(self.state, record)
+        folded = folded_record(record, incoming.value, self.state.seq, verdict, self.partition)
+        self.show(fact_frame(folded))
+        for future in self._verdicts.pop(offset, ()):
+            if not future.done():
+                future.set_result(folded)
+
+    def show(self, frame: Frame) -> None:
+        self._tail.append(frame)
+        self._tail_bytes += len(frame.sse)
+
+    def wake(self) -> None:
+        for future in self._sleepers:
+            if not future.done():
+                future.set_result(None)
+
+    async def sleep(self) -> None:
+        """Until there is something new."""
+        future = self._loop.create_future()
+        self._sleepers[future] = None
+        try:
+            await future
+        finally:
+            self._sleepers.pop(future, None)
+
+    def end(self, reason: str) -> None:
+        self.ended = reason
+        self.wake()
+        for futures in self._verdicts.values():
+            for future in futures:
+                if not future.done():
+                    future.set_exception(FoldEndedError(reason))
+        self._verdicts.clear()
+
+    def trim(self) -> None:
+        """Back to the limits. Not while a poll's records are taken: a client that had everything before keeps up."""
+        surplus_records = len(self._tail) - self._limits.records_max
+        if surplus_records <= 0 and self._tail_bytes <= self._limits.bytes_max:
+            return
+        count = 0
+        for frame in self._tail:
+            if count >= surplus_records and self._tail_bytes <= self._limits.bytes_max:
+                break
+            count += 1
+            self._tail_bytes -= len(frame.sse)
+            if frame.seq:
+                self.first_seq = frame.seq + 1
+        del self._tail[:count]
+        self.first_index += count
+
+    def index_after(self, seq: int) -> int:
+        """Of the first frame that holds a later fact, or of the next one to come."""
+        for number, frame in enumerate(self._tail):
+            if frame.seq > seq:
+                return self.first_index + number
+        return self.end_index
+
+    def frames_from(self, index: int) -> list[Frame]:
+        return self._tail[index - self.first_index :]
+
+    def folded_at(self, offset: int) -> FoldedRecord | None:
+        for frame in reversed(self._tail):
+            if frame.record is not None and frame.record.offset <= offset:
+                return frame.record if frame.record.offset == offset else None
+        return None
+
+    async def when_folded(self, offset: int) -> FoldedRecord:
+        future: asyncio.Future[FoldedRecord] = self._loop.create_future()
+        futures = self._verdicts.setdefault(offset, [])
+        futures.append(future)
+        try:
+            return await future
+        finally:
+            if future in futures:
+                futures.remove(future)
+            if not futures and self._verdicts.get(offset) is futures:
+                del self._verdicts[offset]

@@ -1,0 +1,63 @@
+"""The right to make, swap and remove generations: one holder per database, whatever the process or the machine.
+
+It is an advisory lock of a connection, so it ends with its holder. When the database goes away for a while it is taken
+again; whoever was quicker has it then.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from types import TracebackType
+from typing import Self, TypeVar
+
+import asyncpg
+import structlog
+
+from services.projector.generations.database import AWAY, connect
+from services.projector.generations.errors import BusyError
+from services.projector.generations.generations import ADVISORY_LOCK
+from services.projector.settings import ProjectorSettings
+
+T = TypeVar("T")
+
+logger = structlog.get_logger()
+
+
+class Exclusive:
+    """`async with Exclusive(dsn, settings) as alone: await alone.do(work)`, for one task. Raises BusyError."""
+
+    def __init__(self, dsn: str, settings: ProjectorSettings) -> None:
+        self._dsn = dsn
+        self._settings = settings
+        self._connection: asyncpg.Connection | None = None
+
+    async def __aenter__(self) -> Self:
+        await self._connected()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._connection is not None and not self._connection.is_closed():
+            await self._connection.close(timeout=self._settings.postgres_connect_timeout_seconds)
+
+    async def do(self, work: Callable[[asyncpg.Connection], Awaitable[T]]) -> T:
+        """Again until the database has answered: what is done has to be idempotent. Ends by being cancelled."""
+        pause = self._settings.projector_retry_seconds
+        while True:
+            try:
+                return await work(await self._connected())
+            except AWAY as error:
+                logger.warning("database_away", error=f"{type(error).__name__}: {error}", again_in_seconds=pause)
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, self._settings.projector_retry_seconds_max)
+
+    async def _connected(self) -> asyncpg.Connection:
+        if self._connection is None or self._connection.is_closed():
+            connection = await connect(self._dsn, self._settings)
+            if not await connection.fetchval("select pg_try_advisory_lock($1)", ADVISORY_LOCK):
+                await connection.close()
+                raise BusyError(
+                    "another rebuild, verification or drop is running on this database; wait until it has ended"
+                )
+            self._connection = connection
+        return self._connection

@@ -1,0 +1,52 @@
+"""Whether the log is the one that the views were built from, by the last record that is in them of each partition.
+
+A topic that was made anew has the same name, in a cluster of the same id, and may have grown beyond where the views
+are. At the offset before their position it then has another record.
+"""
+
+import asyncio
+import hashlib
+from collections.abc import Mapping
+from typing import Final
+
+import structlog
+
+from services.chassis.log.port import Incoming, Log, TopicPartition
+
+POLL_MS: Final = 100
+
+logger = structlog.get_logger()
+
+
+def digest_of(record: Incoming) -> str:
+    """Of all that its writer has put into it."""
+    digest = hashlib.blake2b(digest_size=16)
+    for part in (record.key, record.value, *[part for header in record.headers for part in header]):
+        raw = part.encode() if isinstance(part, str) else part
+        digest.update(b"-" if raw is None else b"%d:%b" % (len(raw), raw))
+    return digest.hexdigest()
+
+
+async def replaced_records(
+    log: Log, digests: Mapping[TopicPartition, tuple[int, str]], timeout_seconds: float
+) -> list[TopicPartition]:
+    """Those partitions whose record at the given offset has another digest than the given one.
+
+    The log has to reach there. One that cannot be read in time, or is there no more, is not judged.
+    """
+    begins = await log.begin_offsets(digests)
+    wanted = {tp: offset for tp, (offset, _) in digests.items() if offset >= begins[tp]}
+    found: dict[TopicPartition, Incoming] = {}
+    reader = await log.reader(wanted)
+    try:
+        async with asyncio.timeout(timeout_seconds) as limit:
+            while len(found) < len(wanted):
+                for tp, records in await reader.poll(POLL_MS):
+                    found.setdefault(tp, records[0])
+    except TimeoutError:
+        if not limit.expired():
+            raise
+        logger.warning("last_records_not_read", partitions=sorted(tp.partition for tp in wanted.keys() - found))
+    finally:
+        await reader.close()
+    return [tp for tp, record in found.items() if record.offset == wanted[tp] and digest_of(record) != digests[tp][1]]

@@ -1,0 +1,181 @@
+"""One generation in Postgres: positions, states and rows, written in one transaction per batch.
+
+New rows go in by COPY, which is the fastest way and needs no check for conflicts: the fence in the same transaction
+lets only one projector write a partition, each record once, and a batch knows which of its rows are new. Changes of
+rows that exist go in as one UPDATE per table from arrays.
+"""
+
+import contextlib
+from collections.abc import AsyncIterator, Iterable, Sequence
+from pathlib import Path
+from typing import Final
+
+import asyncpg
+
+from schemas.errors import Fault
+from schemas.ids import TenantId, ThreadId, ThreadKey
+from schemas.state import FOLD_VERSION, load_state
+from services.chassis.postgres.sql_files import SqlFiles
+from services.projector.generations.database import AWAY, GONE, Link, columns_of, connect
+from services.projector.generations.errors import GenerationGoneError, RowRefusedError, StoreAwayError, StoredPosition
+from services.projector.generations.generations import admit_log, ensure_live
+from services.projector.generations.store import Claim, Generation, Span, fence_error
+from services.projector.projections import artifacts, dead_letters, events, threads, usage
+from services.projector.projections.batch import Batch, Kept
+from services.projector.projections.changes import ItemsCompacted, ItemsRewound, Table
+from services.projector.projections.rows import ALL, KEYS, Rows
+from services.projector.settings import ProjectorSettings
+
+_REFUSED: Final = (
+    asyncpg.DataError,
+    asyncpg.ProgramLimitExceededError,
+    asyncpg.IntegrityConstraintViolationError,
+    ValueError,
+    TypeError,
+    OverflowError,
+)
+_TABLES: Final[tuple[Table, ...]] = ("turns", "steps", "tool_calls", "items", "plans", "tasks")
+
+
+class _IsWrittenError(Exception):
+    """Ends a transaction that has nothing to do."""
+
+
+class PostgresStores:
+    """Implements `Stores`."""
+
+    def __init__(self, dsn: str, settings: ProjectorSettings) -> None:
+        self._dsn = dsn
+        self._settings = settings
+
+    async def admit(self, cluster_id: str, partitions: int) -> None:
+        try:
+            connection = await connect(self._dsn, self._settings)
+            try:
+                await admit_log(connection, cluster_id, partitions)
+            finally:
+                connection.terminate()
+        except AWAY as error:
+            raise StoreAwayError(f"{type(error).__name__}: {error}") from error
+
+    async def live(self, cluster_id: str) -> Generation:
+        try:
+            return await ensure_live(self._dsn, self._settings, cluster_id)
+        except AWAY as error:
+            raise StoreAwayError(f"{type(error).__name__}: {error}") from error
+
+    def open(self, generation: Generation) -> "PostgresStore":
+        return PostgresStore(self._dsn, self._settings, generation)
+
+
+class PostgresStore:
+    """Implements `GenerationStore`, with a connection each for writes and loads."""
+
+    def __init__(self, dsn: str, settings: ProjectorSettings, generation: Generation) -> None:
+        self.generation = generation
+        self._writer = Link(dsn, settings, generation.schema)
+        self._loader = Link(dsn, settings, generation.schema)
+        self._sql = SqlFiles(Path(__file__).with_name("sql"))
+
+    async def close(self) -> None:
+        await self._writer.close()
+        await self._loader.close()
+
+    async def claim(self, partitions: Iterable[int], owner: str, cluster_id: str) -> dict[int, Claim]:
+        async with self._connected(self._loader) as connection, connection.transaction():
+            await connection.execute("set local synchronous_commit = on")
+            rows = await connection.fetch(
+                self._sql["claim_positions"], self.generation.topic, sorted(partitions), owner, cluster_id
+            )
+        return {row[0]: Claim(row[1], row[2], row[3], row[4] or "") for row in rows}
+
+    async def positions(self) -> dict[int, StoredPosition]:
+        async with self._connected(self._loader) as connection:
+            rows = await connection.fetch(self._sql["select_positions"], self.generation.topic)
+        return {row["partition"]: StoredPosition(row["next_offset"], row["owner"], row["owner_epoch"]) for row in rows}
+
+    async def load(self, keys: Sequence[ThreadKey]) -> dict[ThreadKey, Kept]:
+        async with self._connected(self._loader) as connection:
+            rows = await connection.fetch(
+                self._sql["select_states"], [key.tenant for key in keys], [key.thread for key in keys]
+            )
+        return dict([_kept(*row) for row in rows])
+
+    async def write(self, batch: Batch, spans: Sequence[Span]) -> None:
+        async with self._connected(self._writer) as connection:
+            with contextlib.suppress(_IsWrittenError):
+                async with connection.transaction():
+                    await self._move(connection, spans)
+                    await self._write_rows(connection, batch.rows)
+
+    async def _move(self, connection: asyncpg.Connection, spans: Sequence[Span]) -> None:
+        topic = self.generation.topic
+        moved = await connection.fetch(self._sql["move_positions"], topic, *columns_of(spans))
+        if len(moved) == len(spans):
+            return
+        rows = await connection.fetch(self._sql["select_positions"], topic)
+        everything = {row["partition"]: StoredPosition(*row[1:4]) for row in rows}
+        raise fence_error(spans, {row["partition"] for row in moved}, everything) or _IsWrittenError
+
+    async def _write_rows(self, connection: asyncpg.Connection, rows: Rows) -> None:
+        for table, records, columns in (
+            ("thread_states", rows.new_states, threads.STATE_COLUMNS),
+            ("threads", rows.new_threads, threads.COLUMNS),
+            ("events", rows.events, events.COLUMNS),
+            ("usage", rows.usage, usage.COLUMNS),
+            ("artifacts", rows.artifacts, artifacts.COLUMNS),
+            ("dead_letters", rows.dead_letters, dead_letters.COLUMNS),
+            *[(table, rows.new_rows(table), (*KEYS[table], *ALL[table])) for table in _TABLES if rows.new[table]],
+        ):
+            if records:
+                await connection.copy_records_to_table(table, records=records, columns=columns)
+        changes: tuple[tuple[str, Sequence[Sequence[object]]], ...] = (
+            ("change_thread_states", rows.changed_states),
+            ("change_threads", rows.changed_threads),
+            *[(f"change_{table}", _changed(rows, table)) for table in _TABLES if rows.changed[table]],
+            # In this order: each reaches rows that the statements before it wrote.
+            ("edit_call_items", [(*key, args) for key, args in rows.edits.items()]),
+            *[change for rewinds, compactions in rows.rounds() for change in _reaching(rewinds, compactions)],
+        )
+        for name, changed in changes:
+            if changed:
+                await connection.execute(self._sql[name], *columns_of(changed))
+
+    @contextlib.asynccontextmanager
+    async def _connected(self, link: Link) -> AsyncIterator[asyncpg.Connection]:
+        """A connection, and its errors as ours."""
+        async with link.connected() as connection:
+            try:
+                yield connection
+            except GONE as error:
+                raise GenerationGoneError(f"{self.generation.schema} is not there as it was: {error}") from error
+            except _REFUSED as error:
+                raise RowRefusedError(type(error).__name__, _fault(error)) from error
+
+
+def _fault(error: Exception) -> Fault:
+    """Program limits are those of sizes: of a row, of an entry of an index."""
+    return "row_too_large" if isinstance(error, asyncpg.ProgramLimitExceededError) else "row_refused"
+
+
+def _reaching(
+    rewinds: Sequence[ItemsRewound], compactions: Sequence[ItemsCompacted]
+) -> Iterable[tuple[str, Sequence[Sequence[object]]]]:
+    yield "rewind_items", rewinds
+    yield "restore_items", [(change.tenant, change.thread, change.seq) for change in rewinds]
+    yield "compact_items", compactions
+
+
+def _changed(rows: Rows, table: Table) -> list[tuple[object, ...]]:
+    changed = rows.changed_rows(table)
+    if table != "turns":
+        return changed
+    # An array of arrays would come out flat, so the last column, unknown_calls, goes in joined.
+    return [(*row[:-1], ",".join(row[-1]) if isinstance(row[-1], list) else None) for row in changed]
+
+
+def _kept(tenant: str, thread: str, fold_version: int, quarantined: str | None, state: str) -> tuple[ThreadKey, Kept]:
+    key = ThreadKey(TenantId(tenant), ThreadId(thread))
+    if fold_version != FOLD_VERSION:
+        raise GenerationGoneError(f"the state of {key} is of fold version {fold_version}, not {FOLD_VERSION}")
+    return key, Kept(load_state(state.encode()), quarantined, is_stored=True)

@@ -1,0 +1,26 @@
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import structlog
+from prometheus_client import Counter
+
+from services.projector.generations.errors import StoreAwayError
+from services.projector.settings import ProjectorSettings
+
+logger = structlog.get_logger()
+
+T = TypeVar("T")
+
+
+async def again_while_away(work: Callable[[], Awaitable[T]], settings: ProjectorSettings, retries: Counter) -> T:
+    """Until the database answers: records wait in the log, so nothing is lost by waiting. Ends by being cancelled."""
+    pause = settings.projector_retry_seconds
+    while True:
+        try:
+            return await work()
+        except StoreAwayError as error:
+            retries.inc()
+            logger.warning("database_away", error=str(error), again_in_seconds=pause)
+        await asyncio.sleep(pause)
+        pause = min(2 * pause, settings.projector_retry_seconds_max)

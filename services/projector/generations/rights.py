@@ -1,0 +1,33 @@
+"""Rights for generations that were made before there were roles and policies: readers of this version need them.
+
+Idempotent: what is bound by policies is left alone. Each generation in a transaction of its own.
+"""
+
+from pathlib import Path
+from typing import Final
+
+import asyncpg
+
+from services.chassis.postgres.roles import PROJECTOR
+from services.chassis.postgres.sql_files import SqlFiles
+
+SQL: Final = Path(__file__).with_name("sql")
+
+
+async def bind_generations(connection: asyncpg.Connection) -> list[str]:
+    """After the migrations, which have handed all of them over to the projector's role. The schemas that were bound."""
+    sql = SqlFiles(SQL)
+    unbound = await connection.fetch(sql["unbound_generations"])
+    for row in unbound:
+        async with connection.transaction():
+            await connection.execute(f"set local role {PROJECTOR}")
+            await connection.execute(f"set local search_path to {row['schema']}")
+            await connection.execute(sql["policies"])
+    views = await connection.fetch(sql["unbound_views"])
+    if views:
+        async with connection.transaction():
+            await connection.execute(f"set local role {PROJECTOR}")
+            for row in views:
+                await connection.execute(f"alter view {row['view']} set (security_invoker = true)")
+            await connection.execute(sql["grants_of_views"])
+    return [row["schema"] for row in unbound]

@@ -1,0 +1,29 @@
+"""Whether a generation was built from this log, seen from outside: nobody writes it, or somebody else does."""
+
+from services.chassis.log.port import Log, TopicPartition
+from services.projector.generations.exclusive import Exclusive
+from services.projector.generations.last_records import replaced_records
+from services.projector.generations.store import Generation
+from services.projector.settings import ProjectorSettings
+
+
+async def is_built_from(
+    generation: Generation, log: Log, cluster_id: str, alone: Exclusive, settings: ProjectorSettings
+) -> bool:
+    if generation.cluster_id != cluster_id:
+        return False
+    # A generation of an older version may not have the digests.
+    query = (
+        "select \"partition\", next_offset, to_jsonb(p) ->> 'last_record' "  # noqa: S608
+        f"from {generation.schema}.positions p where topic = $1 and next_offset > 0"
+    )
+    rows = await alone.do(lambda connection: connection.fetch(query, generation.topic))
+    partitions = await log.partition_count(generation.topic)
+    if any(row[0] >= partitions for row in rows):
+        return False
+    stored = {TopicPartition(generation.topic, row[0]): row[1] for row in rows}
+    ends = await log.end_offsets(stored)
+    if any(ends[tp] < at for tp, at in stored.items()):
+        return False
+    digests = {TopicPartition(generation.topic, row[0]): (row[1] - 1, row[2]) for row in rows if row[2]}
+    return not digests or not await replaced_records(log, digests, settings.projector_last_record_seconds)

@@ -1,0 +1,104 @@
+"""Where the projector keeps what it makes of the log: a port with two implementations, `projector.postgres_store` and
+the one in memory of the tests. Both pass `tests/contract/test_projector_store.py`.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from schemas.ids import ThreadKey
+from services.projector.generations.errors import NOWHERE, FenceError, StoredPosition
+from services.projector.projections.batch import Batch, Kept
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    number: int
+    fold_version: int
+    projection_version: int
+    cluster_id: str
+    topic: str
+
+    @property
+    def schema(self) -> str:
+        return f"views_g{self.number}"
+
+
+class Claim(NamedTuple):
+    next_offset: int
+    owner_epoch: int
+    cluster_id: str
+    last_record: str = ""
+    """Digest of the last record below, as the last span had it; empty where it is not known."""
+
+
+class Span(NamedTuple):
+    """The records of a partition that a batch holds, and under which claim."""
+
+    partition: int
+    owner_epoch: int
+    from_offset: int
+    to_offset: int
+    last_record: str = ""
+    """Digest of the last of them (`last_records.digest_of`)."""
+
+
+class GenerationStore(Protocol):
+    """One generation. Loads and writes may run at the same time, two of the same kind may not.
+
+    All raise StoreAwayError while the database is away, GenerationGoneError where the generation is there no more.
+    """
+
+    @property
+    def generation(self) -> Generation: ...
+
+    async def close(self) -> None: ...
+
+    async def claim(self, partitions: Iterable[int], owner: str, cluster_id: str) -> dict[int, Claim]:
+        """Take partitions over. Durable before it returns, so that epochs never go back with a crashed database."""
+        ...
+
+    async def positions(self) -> dict[int, StoredPosition]: ...
+
+    async def load(self, keys: Sequence[ThreadKey]) -> dict[ThreadKey, Kept]:
+        """Of those of the keys that have a row, in one snapshot."""
+        ...
+
+    async def write(self, batch: Batch, spans: Sequence[Span]) -> None:
+        """All of the batch or nothing. Idempotent by the positions: what is stored already is not stored again.
+
+        Raises FenceError where a span is not that of its partition, RowRefusedError. A crash may lose the last ones.
+        """
+        ...
+
+
+class Stores(Protocol):
+    """The generations of one database."""
+
+    async def admit(self, cluster_id: str, partitions: int) -> None:
+        """A log with so many partitions. Raises StoreAwayError; and OtherPartitionsError where it had another number
+        when views were first built from it.
+        """
+        ...
+
+    async def live(self, cluster_id: str) -> Generation:
+        """The live one; an empty one where there is none. Raises StoreAwayError; and OtherLogError, OtherVersionError,
+        NotMigratedError, which a person has to see to.
+        """
+        ...
+
+    def open(self, generation: Generation) -> GenerationStore: ...
+
+
+def fence_error(spans: Sequence[Span], moved: set[int], everything: Mapping[int, StoredPosition]) -> FenceError | None:
+    """Why the spans could not all be moved, given where all partitions are.
+
+    None where they are where the batch would have left them: it was written before, by a try whose answer was lost.
+    """
+    missed = [span for span in spans if span.partition not in moved]
+    stored = {span.partition: everything.get(span.partition, NOWHERE) for span in missed}
+    taken_over = {span.partition for span in missed if stored[span.partition].owner_epoch != span.owner_epoch}
+    is_written = all(stored[span.partition].next_offset == span.to_offset for span in missed)
+    if is_written and not taken_over and len(missed) == len(spans):
+        return None
+    return FenceError(stored, frozenset(taken_over))

@@ -1,0 +1,375 @@
+"""A new generation from the beginning of the log, beside the live one, which it then takes the place of.
+
+It reads until it is close to the live one, is compared with it where that is asked for, reads until it is close to the
+end of the log, and is swapped in (see `projector.swap`). While the live one falls behind, it pauses.
+
+It can end at any moment, by any means: what was built stays, and the next rebuild goes on with it.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Final, Literal
+
+import asyncpg
+import structlog
+
+from schemas.topics import THREAD_EVENTS
+from services.chassis.log.port import Log, TopicPartition
+from services.projector.generations.analysis import analyze
+from services.projector.generations.database import AWAY, GONE, connect
+from services.projector.generations.errors import FenceError, GenerationGoneError, RebuildError
+from services.projector.generations.exclusive import Exclusive
+from services.projector.generations.generations import (
+    admit_log,
+    create_generation,
+    drop_generation,
+    fits,
+    is_there,
+    live_generation,
+    stored_positions,
+    unfinished_generations,
+)
+from services.projector.generations.postgres_store import PostgresStore
+from services.projector.generations.same_log import is_built_from
+from services.projector.generations.store import Generation
+from services.projector.rebuilding.build import Build, Filling, OnPositions, Positions
+from services.projector.rebuilding.compare import Difference, differences_between
+from services.projector.rebuilding.garbage import collecting_seldom
+from services.projector.rebuilding.progress import OnProgress, Progress
+from services.projector.rebuilding.swap import swap, wait_for_locks
+from services.projector.rebuilding.worker_pool import Workers
+from services.projector.rebuilding.yield_to_live import Sparing
+from services.projector.settings import ProjectorSettings
+
+DIFFERENCES_SHOWN_MAX: Final = 20
+
+logger = structlog.get_logger()
+
+
+async def rebuild(
+    log: Log,
+    dsn: str,
+    settings: ProjectorSettings,
+    on_progress: OnProgress,
+    *,
+    keep_old: bool = False,
+    compare: bool = False,
+    restart: bool = False,
+    force: bool = False,
+    new_log: bool = False,
+) -> Generation:
+    """The generation that is live now. Raises RebuildError, BusyError and OtherPartitionsError, leaving the live one as
+    it was.
+
+    Goes on with what an earlier one left unfinished, if that is of the same versions and log and there is no `restart`.
+    `force` swaps although the comparison has found differences. With `new_log` the topic was made anew, and may have
+    another number of partitions than the one before.
+    """
+    cluster_id, partitions = await log.cluster_id(), await log.partition_count(THREAD_EVENTS.name)
+    async with Exclusive(dsn, settings) as alone:
+        old = await alone.do(live_generation)
+        if new_log:
+            await _require_new(alone, log, settings, cluster_id, old)
+        await alone.do(lambda connection: admit_log(connection, cluster_id, partitions, is_new=new_log))
+        generation = await _begun(alone, log, settings, cluster_id, restart=restart)
+        work = Rebuild(log, dsn, settings, on_progress, alone, generation, old)
+        try:
+            async with asyncio.timeout(settings.projector_rebuild_seconds_max) as limit:
+                with collecting_seldom():
+                    await work.run(compare=compare, force=force)
+        except TimeoutError as error:
+            if not limit.expired():
+                raise RebuildError(
+                    f"the log or the database did not answer in time ({error!r}); the live views "
+                    "are as they were. Run it again to go on with what was built."
+                ) from error
+            seconds = settings.projector_rebuild_seconds_max
+            raise RebuildError(
+                f"not caught up within {seconds:.0f} s; the live views are as they were. Run it again to go on with "
+                "what was built."
+            ) from None
+        if old is not None and not keep_old:
+            await drop_when_unread(alone, old, settings)
+    return generation
+
+
+async def drop_when_unread(alone: Exclusive, generation: Generation, settings: ProjectorSettings) -> bool:
+    """False where reads that began before the swap use it for too long. Raises RebuildError where it is live."""
+
+    async def once(connection: asyncpg.Connection) -> bool:
+        await _require_not_live(connection, generation)
+        try:
+            async with connection.transaction():
+                await wait_for_locks(connection, settings.projector_swap_lock_seconds)
+                await drop_generation(connection, generation)
+        except (asyncpg.LockNotAvailableError, asyncpg.DeadlockDetectedError):
+            return False
+        return True
+
+    for _ in range(settings.projector_swap_tries_max):
+        if await alone.do(once):
+            return True
+        await asyncio.sleep(settings.projector_retry_seconds)
+    logger.warning("generation_still_read", generation=generation.number)
+    return False
+
+
+async def _require_new(
+    alone: Exclusive, log: Log, settings: ProjectorSettings, cluster_id: str, old: Generation | None
+) -> None:
+    """As far as there are views to tell."""
+    if old is None or not await is_built_from(old, log, cluster_id, alone, settings):
+        return
+    stored = await alone.do(lambda connection: stored_positions(connection, old))
+    if any(stored.values()):
+        raise RebuildError(
+            "this is the log that the live views were built from: its records are where they were. Run it without "
+            "--new-log."
+        )
+
+
+async def _begun(
+    alone: Exclusive, log: Log, settings: ProjectorSettings, cluster_id: str, *, restart: bool
+) -> Generation:
+    """What is to be filled: the last unfinished one, if it can be gone on with, or a new one."""
+    kept: Generation | None = None
+    gone = await alone.do(lambda connection: unfinished_generations(connection, "scratch"))
+    for unfinished in reversed(await alone.do(unfinished_generations)):
+        can_go_on = not restart and kept is None and await _can_go_on(alone, log, settings, unfinished, cluster_id)
+        if can_go_on:
+            kept = unfinished
+        else:
+            gone.append(unfinished)
+    await alone.do(lambda connection: _drop_all(connection, gone))
+    logger.info("rebuild_begins", goes_on_with=None if kept is None else kept.number)
+    return kept if kept is not None else await alone.do(lambda connection: _created(connection, cluster_id))
+
+
+async def _drop_all(connection: asyncpg.Connection, generations: Sequence[Generation]) -> None:
+    for generation in generations:
+        await _require_not_live(connection, generation)
+        await drop_generation(connection, generation)
+
+
+async def _require_not_live(connection: asyncpg.Connection, generation: Generation) -> None:
+    """While the connection was lost, somebody else could swap."""
+    if await live_generation(connection) == generation:
+        raise RebuildError(f"generation {generation.number} became the live one meanwhile, and is not dropped.")
+
+
+async def _created(connection: asyncpg.Connection, cluster_id: str) -> Generation:
+    async with connection.transaction():
+        return await create_generation(connection, cluster_id)
+
+
+async def _can_go_on(
+    alone: Exclusive, log: Log, settings: ProjectorSettings, generation: Generation, cluster_id: str
+) -> bool:
+    if not fits(generation) or not await alone.do(lambda connection: is_there(connection, generation)):
+        return False
+    return await is_built_from(generation, log, cluster_id, alone, settings)
+
+
+class Rebuild:
+    """One generation from where it stands to its swap."""
+
+    def __init__(
+        self,
+        log: Log,
+        dsn: str,
+        settings: ProjectorSettings,
+        on_progress: OnProgress,
+        alone: Exclusive,
+        generation: Generation,
+        old: Generation | None,
+    ) -> None:
+        self._log = log
+        self._dsn = dsn
+        self._settings = settings
+        self._on_progress = on_progress
+        self._alone = alone
+        self._generation = generation
+        self._old = old
+        self._filling = _filling(log, dsn, settings, generation)
+        self._sparing = Sparing(log, dsn, settings, self._filling)
+        self._begins: Positions = {}
+        self._done_before = 0
+        self._is_same_log = False
+        self._started = asyncio.get_running_loop().time()
+
+    async def run(self, *, compare: bool, force: bool) -> None:
+        try:
+            await self._run(compare=compare, force=force)
+        except (GenerationGoneError, *GONE) as error:
+            raise RebuildError(
+                f"the schema of a generation was dropped meanwhile ({error}); nothing was swapped. Run it again."
+            ) from error
+        except FenceError as error:
+            raise RebuildError(
+                f"another process has taken generation {self._generation.number} over; nothing was swapped by this one."
+            ) from error
+
+    async def _run(self, *, compare: bool, force: bool) -> None:
+        log, old = self._log, self._old
+        self._is_same_log = old is not None and await is_built_from(
+            old, log, self._generation.cluster_id, self._alone, self._settings
+        )
+        try:
+            await self._filling.open()
+            self._begins = await log.begin_offsets(self._filling.positions())
+            self._done_before = self._done()
+            async with self._sparing.of(old if self._is_same_log else None):
+                if compare and old is not None and self._is_same_log:
+                    await self._catch_up(lambda: self._positions_of(old))
+                    self._judge(old, await self._compared(old), force=force)
+                await self._catch_up(self._ends)
+                await self._alone.do(lambda connection: analyze(connection, self._generation))
+                await self._catch_up(self._ends)
+            await swap(
+                self._alone,
+                log,
+                self._filling,
+                self._generation,
+                old,
+                self._settings,
+                is_same_log=self._is_same_log,
+                catch_up=lambda: self._catch_up(self._ends),
+                on_progress=lambda targets: self._reporting("swapping", targets),
+            )
+        finally:
+            await self._filling.close()
+        self._report("done", self._filling.positions())
+
+    # Reading
+
+    async def _catch_up(self, where: Callable[[], Awaitable[Positions]]) -> None:
+        """To within one batch of there."""
+        while True:
+            ends = await where()
+            await self._filling.read_to(ends, self._reporting("reading", ends), await self._published())
+            positions = self._filling.positions()
+            behind = sum(max(0, end - positions[tp]) for tp, end in (await where()).items())
+            if behind <= self._settings.projector_batch_records_max:
+                return
+
+    async def _ends(self) -> dict[TopicPartition, int]:
+        return await self._log.end_offsets(self._filling.positions())
+
+    async def _published(self) -> dict[int, int]:
+        """The live projector has published the dead letters below these offsets."""
+        if self._old is None or not self._is_same_log:
+            return {}
+        old = self._old
+        stored = await self._alone.do(lambda connection: stored_positions(connection, old))
+        return {tp.partition: at for tp, at in stored.items()}
+
+    async def _positions_of(self, generation: Generation) -> dict[TopicPartition, int]:
+        stored = await self._alone.do(lambda connection: stored_positions(connection, generation))
+        return {tp: stored.get(tp, 0) for tp in self._filling.positions()}
+
+    # Comparing
+
+    async def _compared(self, live: Generation) -> list[Difference]:
+        settings = self._settings
+        deadline = asyncio.get_running_loop().time() + settings.projector_compare_wait_seconds
+        while True:
+            away = None
+            try:
+                found = await self._compare_once(live)
+            except AWAY as error:
+                away = f"{type(error).__name__}: {error}"
+                logger.warning("database_away", error=away)
+                found = None
+            if found is not None:
+                return found
+            if asyncio.get_running_loop().time() > deadline:
+                if away is not None:
+                    raise RebuildError(
+                        f"the generations cannot be compared, because the database does not answer ({away}). Run it "
+                        "again to go on with what was built."
+                    )
+                raise RebuildError(
+                    f"generation {self._generation.number} is ahead of the live one, which does not come to where both "
+                    "could be compared. Start a projector, or rebuild with --no-compare."
+                )
+            await asyncio.sleep(settings.projector_rebuild_look_seconds)
+
+    async def _compare_once(self, live: Generation) -> list[Difference] | None:
+        """At the live one's position, in one snapshot of it while its projector goes on. None where ours is ahead."""
+        async with (
+            self._connection() as of_live,
+            self._connection() as of_built,
+            of_live.transaction(isolation="repeatable_read", readonly=True),
+        ):
+            at = await stored_positions(of_live, live)
+            ours = self._filling.positions()
+            if any(ours[tp] > at.get(tp, 0) for tp in ours):
+                return None
+            await self._filling.read_to({tp: at.get(tp, 0) for tp in ours}, self._reporting("comparing", at))
+            self._report("comparing", at)
+            return await differences_between(of_live, live.schema, of_built, self._generation.schema, self._settings)
+
+    def _judge(self, live: Generation, found: Sequence[Difference], *, force: bool) -> None:
+        number = self._generation.number
+        self._report("comparing", self._filling.positions(), found)
+        if not found:
+            logger.info("generations_equal", live=live.number, built=number)
+            return
+        if not fits(live):
+            logger.info("generations_differ_as_expected", live=live.number, built=number, differences=len(found))
+            return
+        if force:
+            logger.warning("generations_differ", live=live.number, built=number, differences=list(map(str, found)))
+            return
+        shown = "; ".join(map(str, found[:DIFFERENCES_SHOWN_MAX]))
+        more = f"; and {len(found) - DIFFERENCES_SHOWN_MAX} more" if len(found) > DIFFERENCES_SHOWN_MAX else ""
+        raise RebuildError(
+            f"generation {number} differs from the live generation {live.number} at the same position of the log: "
+            f"{shown}{more}. Nothing was swapped. `threadlog verify` names the rows; `threadlog rebuild --force` swaps "
+            "all the same, `--restart` builds once more from the beginning."
+        )
+
+    @contextlib.asynccontextmanager
+    async def _connection(self) -> AsyncIterator[asyncpg.Connection]:
+        connection = await connect(self._dsn, self._settings)
+        try:
+            yield connection
+        finally:
+            connection.terminate()
+
+    # Progress
+
+    def _done(self) -> int:
+        return sum(at - self._begins[tp] for tp, at in self._filling.positions().items())
+
+    def _reporting(self, phase: Literal["reading", "comparing", "swapping"], ends: Positions) -> OnPositions:
+        return lambda _: self._report(phase, ends)
+
+    def _report(
+        self,
+        phase: Literal["reading", "comparing", "swapping", "done"],
+        ends: Positions,
+        found: Sequence[Difference] = (),
+    ) -> None:
+        positions, done = self._filling.positions(), self._done()
+        self._on_progress(
+            Progress(
+                phase,
+                self._generation.number,
+                done,
+                done + sum(max(0, end - positions.get(tp, end)) for tp, end in ends.items()),
+                asyncio.get_running_loop().time() - self._started,
+                done - self._done_before,
+                self._sparing.is_paused,
+                found,
+            )
+        )
+
+
+def _filling(log: Log, dsn: str, settings: ProjectorSettings, generation: Generation) -> Filling:
+    if settings.projector_rebuild_workers > 1:
+        return Workers(log, settings, generation, dsn)
+    rate = settings.projector_rebuild_records_per_second_max or None
+    store = PostgresStore(dsn, settings, generation)
+    return Build(log, store, settings, owner="rebuild", records_per_second=rate)

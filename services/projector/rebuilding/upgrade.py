@@ -1,0 +1,84 @@
+"""A projector of a newer version than the live generation: it builds its own before it joins the others.
+
+The services of the older version, their projector among them, serve until it has caught up and is swapped in. Of
+several new projectors one builds; the others wait for it.
+"""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, Final
+
+import structlog
+
+from services.chassis.log.port import Log
+from services.projector.generations.errors import BusyError
+from services.projector.generations.generations import OtherVersionError
+from services.projector.generations.retries import again_while_away
+from services.projector.generations.store import Stores
+from services.projector.metrics import ProjectorMetrics, RebuildMetrics
+from services.projector.rebuilding.progress import Progress
+from services.projector.rebuilding.rebuild import rebuild
+from services.projector.settings import ProjectorSettings
+
+SAID_EVERY_SECONDS: Final = 10.0
+
+logger = structlog.get_logger()
+
+
+async def own_generation_live(
+    log: Log, stores: Stores, dsn: str, settings: ProjectorSettings, metrics: ProjectorMetrics
+) -> None:
+    """Returns once the live generation is of this version.
+
+    Raises OtherVersionError where this version is the older one, or is told to refuse; and what `Stores.live` and
+    `rebuild` raise.
+    """
+    cluster_id = await log.cluster_id()
+    while True:
+        try:
+            await again_while_away(lambda: stores.live(cluster_id), settings, metrics.retries)
+        except OtherVersionError as error:
+            if settings.projector_other_version == "refuse" or not error.is_older_than_software:
+                raise
+            logger.info("builds_own_generation", reason=str(error))
+        else:
+            return
+        try:
+            await rebuild(log, dsn, settings, _Saying(metrics.rebuild), keep_old=settings.projector_keep_old)
+        except BusyError:
+            logger.info("waits_for_another_rebuild")
+            await asyncio.sleep(settings.projector_look_seconds)
+
+
+class _Saying:
+    def __init__(self, metrics: RebuildMetrics) -> None:
+        self._metrics = metrics
+        self._said_at = float("-inf")
+
+    def __call__(self, progress: Progress) -> None:
+        progress.show_in(self._metrics)
+        if progress.seconds - self._said_at >= SAID_EVERY_SECONDS:
+            self._said_at = progress.seconds
+            logger.info(
+                "generation_building",
+                generation=progress.generation,
+                phase=progress.phase,
+                records_done=progress.records_done,
+                records_total=progress.records_total,
+                records_per_second=round(progress.records_per_second),
+            )
+
+
+async def done_before(stopping: asyncio.Event, work: Coroutine[Any, Any, None]) -> bool:
+    """False where it had to stop first; what was built stays for the next time."""
+    working = asyncio.create_task(work, name="own-generation")
+    stop = asyncio.create_task(stopping.wait(), name="stopping")
+    try:
+        await asyncio.wait([working, stop], return_when=asyncio.FIRST_COMPLETED)
+        if working.done():
+            working.result()
+        return working.done()
+    finally:
+        working.cancel()
+        stop.cancel()
+        await asyncio.wait([working, stop])

@@ -1,0 +1,77 @@
+"""A generation that is filled beside the live one gives way to it: it pauses while that is far behind the log."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Final
+
+import asyncpg
+import structlog
+
+from services.chassis.log.port import Log, LogError
+from services.projector.generations.database import AWAY, connect
+from services.projector.generations.errors import GenerationGoneError
+from services.projector.generations.generations import stored_positions
+from services.projector.generations.store import Generation
+from services.projector.rebuilding.build import Filling, Positions
+from services.projector.settings import ProjectorSettings
+
+STANDS_STILL_LOOKS: Final = 5
+"""A live generation that has not moved for so many looks is written by nobody, so pausing does not help it."""
+
+logger = structlog.get_logger()
+
+
+class Sparing:
+    def __init__(self, log: Log, dsn: str, settings: ProjectorSettings, filling: Filling) -> None:
+        self._log = log
+        self._dsn = dsn
+        self._settings = settings
+        self._filling = filling
+        self.is_paused = False
+
+    @contextlib.asynccontextmanager
+    async def of(self, live: Generation | None) -> AsyncIterator[None]:
+        """Watches meanwhile; at the end nothing is paused."""
+        if live is None:
+            yield
+            return
+        watching = asyncio.create_task(self._watch(live), name="watch-live-generation")
+        try:
+            yield
+        finally:
+            watching.cancel()
+            await asyncio.wait([watching])
+            self._pause_if(is_behind=False)
+
+    async def _watch(self, live: Generation) -> None:
+        settings = self._settings
+        connection: asyncpg.Connection | None = None
+        before: Positions | None = None
+        looks_since_it_moved = STANDS_STILL_LOOKS
+        try:
+            while True:
+                with contextlib.suppress(LogError, asyncpg.PostgresError, *AWAY):
+                    if connection is None or connection.is_closed():
+                        connection = await connect(self._dsn, settings)
+                    stored = await stored_positions(connection, live)
+                    ends = await self._log.end_offsets(stored)
+                    lag = sum(ends[tp] - at for tp, at in stored.items())
+                    looks_since_it_moved = 0 if before not in (None, stored) else looks_since_it_moved + 1
+                    is_written = looks_since_it_moved < STANDS_STILL_LOOKS
+                    self._pause_if(is_behind=is_written and lag > settings.projector_rebuild_live_lag_max)
+                    before = stored
+                await asyncio.sleep(settings.projector_rebuild_look_seconds)
+        except GenerationGoneError:
+            logger.warning("live_generation_dropped", generation=live.number)
+            self._pause_if(is_behind=False)  # and the rebuild ends when it needs it
+        finally:
+            if connection is not None:
+                connection.terminate()
+
+    def _pause_if(self, *, is_behind: bool) -> None:
+        if is_behind == self.is_paused:
+            return
+        self.is_paused = is_behind
+        logger.info("rebuild_pauses" if is_behind else "rebuild_goes_on")
+        (self._filling.pause if is_behind else self._filling.go_on)()

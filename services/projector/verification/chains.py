@@ -1,0 +1,208 @@
+"""What the log says of itself: the hashes of its producers, and the hash chains that records name.
+
+Whoever ends a turn names the chain of all that it had read of the thread, and a thread with a parent names that of its
+parent. So a record that was altered, removed or inserted before shows, though the views were built after that.
+"""
+
+from collections.abc import AsyncIterator, Collection, Mapping
+from contextlib import aclosing
+
+import asyncpg
+from pydantic import JsonValue
+
+from schemas.codec import Record, Unreadable, decode
+from schemas.events import Lineage, StepStarted
+from schemas.ids import TenantId, ThreadId, ThreadKey
+from schemas.state import CHAIN_START, NOTHING, ThreadState
+from schemas.thread import Verdict, fold, next_chain
+from schemas.topics import THREAD_EVENTS
+from schemas.transcript import Item, Transcript, context_hash, transcript_changes
+from services.chassis.log.port import Incoming, Log, TopicPartition
+from services.chassis.log.scan import scan
+from services.chassis.threads.contexts import BrokenLineageError, ShownAt, read_inherited, scan_shown_at
+from services.projector.verification.report import Finding
+
+
+class Offsets:
+    """Sees each record that is read, in order, and finds where some are gone. No producer of threadlog leaves a gap."""
+
+    def __init__(self, begins: Mapping[TopicPartition, int]) -> None:
+        self._next = dict(begins)
+        self.records = 0
+        self.gaps: list[Finding] = []
+        self.gap_count = 0
+
+    def see(self, record: Incoming) -> None:
+        tp = TopicPartition(record.topic, record.partition)
+        expected = self._next.get(tp, record.offset)
+        self._next[tp] = record.offset + 1
+        self.records += 1
+        if record.offset != expected:
+            self._add(tp, expected, record.offset)
+
+    def end(self, ends: Mapping[TopicPartition, int]) -> None:
+        """Up to these offsets all was read."""
+        for tp, end in sorted(ends.items()):
+            if self._next.get(tp, end) < end:
+                self._add(tp, self._next[tp], end)
+
+    def _add(self, tp: TopicPartition, expected: int, found: int) -> None:
+        self.gap_count += 1
+        if not self.gaps:
+            self.gaps.append(gone(tp, expected, found))
+
+
+def gone(tp: TopicPartition, begin: int, end: int) -> Finding:
+    which = f"offset {begin} is" if end == begin + 1 else f"offsets {begin} to {end - 1} are"
+    what = f"{which} not in partition {tp.partition} of {tp.topic}"
+    return Finding("log", what, key={"partition": tp.partition, "offset": begin})
+
+
+async def wrong_hashes(
+    connection: asyncpg.Connection, query: str, timeout_seconds: float, accepted: Collection[tuple[int, int]]
+) -> AsyncIterator[Finding]:
+    async for row in connection.cursor(query, timeout=timeout_seconds):
+        if (row["partition"], row["offset"]) not in accepted:
+            what = f"the record at seq {row['seq']} is not what its producer hashed: {row['reason']}"
+            yield Finding("hash", what, row["tenant"], row["thread"], key=_at(row))
+
+
+async def wrong_ends(connection: asyncpg.Connection, query: str, timeout_seconds: float) -> AsyncIterator[Finding]:
+    async for row in connection.cursor(query, timeout=timeout_seconds):
+        what = (
+            f"the end of a turn at seq {row['seq']} names another chain for seq {row['named_seq']} than the records "
+            "come to: one of them was altered, removed or inserted"
+        )
+        yield Finding(
+            "chain",
+            what,
+            row["tenant"],
+            row["thread"],
+            key=_at(row),
+            log_says=row["folded_chain"],
+            view_says=row["named_chain"],
+        )
+
+
+async def wrong_parents(
+    connection: asyncpg.Connection, query: str, timeout_seconds: float, log: Log, topic: str, partitions: int
+) -> AsyncIterator[Finding]:
+    """A parent that is not among what was read is read from the log."""
+    rows = [row async for row in connection.cursor(query, timeout=timeout_seconds)]
+    for row in rows:
+        folded = row["folded_chain"]
+        parent = ThreadKey(TenantId(row["tenant"]), ThreadId(row["parent"]))
+        if folded is None:
+            tp = TopicPartition(topic, log.partition_for(parent.to_bytes(), partitions))
+            folded = await chain_at(log, tp, parent, row["named_seq"])
+        if folded == row["named_chain"]:
+            continue
+        what = (
+            f"the thread's creation names another chain for seq {row['named_seq']} of its parent {parent.thread} than "
+            "the parent's records come to"
+        )
+        yield Finding(
+            "lineage",
+            what,
+            row["tenant"],
+            row["thread"],
+            key=_at(row),
+            log_says=folded,
+            view_says=row["named_chain"],
+        )
+
+
+async def chain_at(log: Log, tp: TopicPartition, key: ThreadKey, seq: int) -> str | None:
+    """None where the log holds no such record of the thread."""
+    chain, counted = CHAIN_START, 0
+    if seq == 0:
+        return chain
+    end = (await log.end_offsets([tp]))[tp]
+    async for record in scan(log, tp, [key], end):
+        chain, counted = next_chain(chain, record), counted + 1
+        if counted == seq:
+            return chain
+    return None
+
+
+class Contexts:
+    """Of one thread: whether each step was asked with what the thread's records had come to by then.
+
+    A step's context holds what its runtime had read, and its own events after that. Only where nothing of others came
+    in between is it known what that was.
+    """
+
+    def __init__(self, key: ThreadKey) -> None:
+        self._key = key
+        self._state = NOTHING
+        self._transcript = Transcript()
+        self.inherited: tuple[Item, ...] | None = None
+        self._sources: list[str] = []
+        """By seq, from 1."""
+        self.findings: list[Finding] = []
+
+    async def open(self, log: Log) -> None:
+        """Read what the thread inherits, where it is a fork: from the log, as all else here. Raises LogError."""
+        lineage = await _lineage(log, self._key)
+        if lineage is None or lineage.kind != "fork":
+            return
+
+        async def read(parent: ThreadKey, seq: int) -> ShownAt:
+            return await scan_shown_at(log, parent, seq)
+
+        try:
+            self.inherited = await read_inherited(self._key.tenant, lineage, read)
+        except BrokenLineageError as error:
+            self.findings.append(Finding("lineage", f"what the thread inherits cannot be told: {error}", *self._key))
+
+    def see(self, incoming: Incoming) -> None:
+        record = decode(incoming.key, incoming.headers, incoming.value, incoming.offset, incoming.timestamp_ms)
+        if isinstance(record, Unreadable) or record.key != self._key:
+            return
+        before = self._state
+        self._state, verdict = fold(before, record)
+        self.take(record, verdict, before, self._state, incoming.partition)
+
+    def take(
+        self, record: Record, verdict: Verdict, before: ThreadState, after: ThreadState, partition: int = 0
+    ) -> None:
+        self._sources.append(record.source)
+        if isinstance(record.data, StepStarted) and verdict.effect == "applied":
+            self._check(record, record.data, after.seq, partition)
+        self._transcript.apply(transcript_changes(before, after, record, verdict))
+        if self._transcript.forked is not None:
+            self._transcript.inherited = self.inherited
+
+    def _check(self, record: Record, started: StepStarted, seq: int, partition: int) -> None:
+        named = started.context
+        if self._transcript.lacks_inherited:
+            return
+        since = self._sources[named.confirmed_seq : seq - 1]
+        if named.confirmed_seq >= seq or any(source != record.source for source in since):
+            return
+        items = self._transcript.context()
+        found = context_hash(items)
+        if (named.hash, named.items) != (found, len(items)):
+            what = (
+                f"step {started.turn}.{started.step} at seq {seq} was asked with {named.items} items, the thread's "
+                f"records come to {len(items)} others"
+            )
+            key = {"partition": partition, "offset": record.offset}
+            self.findings.append(Finding("context", what, *self._key, key=key, log_says=found, view_says=named.hash))
+
+
+async def _lineage(log: Log, key: ThreadKey) -> Lineage | None:
+    """As the thread's creation says, which is among its first records."""
+    partitions = await log.partition_count(THREAD_EVENTS.name)
+    tp = TopicPartition(THREAD_EVENTS.name, log.partition_for(key.to_bytes(), partitions))
+    state = NOTHING
+    async with aclosing(scan(log, tp, [key], (await log.end_offsets([tp]))[tp])) as records:
+        async for record in records:
+            state = fold(state, record).state
+            if state.exists:
+                return state.lineage
+    return None
+
+
+def _at(row: asyncpg.Record) -> dict[str, JsonValue]:
+    return {"partition": row["partition"], "offset": row["offset"]}

@@ -1,0 +1,129 @@
+"""Rows of two generations side by side: where they differ, and in which column first.
+
+Both sides are read in the order of the primary key, each row as its key and a hash, and merged here: whatever the size
+of a view, memory holds a few pages of it. The rows themselves are fetched for the first difference alone.
+"""
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple, TypeAlias
+
+import asyncpg
+from pydantic import JsonValue
+
+from services.projector.generations.generations import checksum_columns
+from services.projector.verification.report import VALUE_CHARACTERS_MAX, Finding
+
+PREFETCH_ROWS: Final = 2_000
+
+Key: TypeAlias = tuple[str | int, ...]
+
+
+class KeyColumn(NamedTuple):
+    name: str
+    is_collated: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One generation, on a connection that is in a transaction."""
+
+    connection: asyncpg.Connection
+    schema: str
+    timeout_seconds: float
+
+
+class Restriction(NamedTuple):
+    """Which rows of a view are compared: a condition over `$1` and so on, and its arguments."""
+
+    condition: str = "true"
+    arguments: tuple[object, ...] = ()
+
+
+class Differences(NamedTuple):
+    rows: int
+    first: Finding | None
+
+
+async def compare_rows(
+    view: str, keys: Sequence[KeyColumn], log_side: Side, view_side: Side, only: Restriction
+) -> Differences:
+    count, first = 0, None
+    of_log, of_view = _rows(view, keys, log_side, only), _rows(view, keys, view_side, only)
+    left, right = await anext(of_log, None), await anext(of_view, None)
+    while left is not None or right is not None:
+        if right is None or (left is not None and left[0] < right[0]):
+            kind, key = "missing", left[0] if left is not None else ()
+            left = await anext(of_log, None)
+        elif left is None or right[0] < left[0]:
+            kind, key = "extra", right[0]
+            right = await anext(of_view, None)
+        else:
+            kind, key = ("same" if left[1] == right[1] else "changed"), left[0]
+            left, right = await anext(of_log, None), await anext(of_view, None)
+        if kind != "same":
+            count += 1
+            first = first or (kind, key)
+    if first is None:
+        return Differences(0, None)
+    return Differences(count, await _finding(view, keys, log_side, view_side, *first))
+
+
+async def _rows(view: str, keys: Sequence[KeyColumn], side: Side, only: Restriction) -> AsyncIterator[tuple[Key, int]]:
+    """Key and hash, in an order that Python knows too: text by code points."""
+    names = ", ".join([f'r."{key.name}"' for key in keys])
+    order = ", ".join([f'r."{key.name}" collate "C"' if key.is_collated else f'r."{key.name}"' for key in keys])
+    query = (
+        f"select {names}, hashtextextended(r::text, 0) "  # noqa: S608
+        f"from (select {_compared(view)} from {side.schema}.{view}) as r where {only.condition} order by {order}"
+    )
+    cursor = side.connection.cursor(query, *only.arguments, prefetch=PREFETCH_ROWS, timeout=side.timeout_seconds)
+    async for row in cursor:
+        *key, hash_ = row
+        yield tuple(key), hash_
+
+
+async def _finding(
+    view: str, keys: Sequence[KeyColumn], log_side: Side, view_side: Side, kind: str, key: Key
+) -> Finding:
+    of_log, of_view = await _row(view, keys, log_side, key), await _row(view, keys, view_side, key)
+    either = of_log or of_view
+    named: dict[str, JsonValue] = {column.name: value for column, value in zip(keys, key, strict=True)}
+    tenant, thread = either.get("tenant"), either.get("thread")
+    if kind == "missing":
+        what = f"{view} lacks a row that the log comes to"
+        return Finding("view", what, tenant, thread, view, named)
+    if kind == "extra":
+        what = f"{view} has a row that the log does not come to"
+        return Finding("view", what, tenant, thread, view, named)
+    column = next(name for name in of_log if of_log[name] != of_view[name])
+    what = f"{view}.{column} is not what the log comes to"
+    return Finding("view", what, tenant, thread, view, named, column, _short(of_log[column]), _short(of_view[column]))
+
+
+async def _row(view: str, keys: Sequence[KeyColumn], side: Side, key: Key) -> dict[str, str | None]:
+    """The columns that the log determines, as text; empty where the row is not there."""
+    columns = await _columns(side.connection, view, side.schema)
+    texts = ", ".join([f'"{name}"::text' for name in columns])
+    condition = " and ".join([f'"{column.name}" = ${number}' for number, column in enumerate(keys, start=1)])
+    row = await side.connection.fetchrow(
+        f"select {texts} from {side.schema}.{view} where {condition}",  # noqa: S608
+        *key,
+        timeout=side.timeout_seconds,
+    )
+    return {} if row is None else dict(zip(columns, row, strict=True))
+
+
+async def _columns(connection: asyncpg.Connection, view: str, schema: str) -> list[str]:
+    statement = await connection.prepare(f"select {_compared(view)} from {schema}.{view}")  # noqa: S608
+    return [attribute.name for attribute in statement.get_attributes()]
+
+
+def _compared(view: str) -> str:
+    return ", ".join([f'"{name}"' for name in checksum_columns(view)]) or "*"
+
+
+def _short(value: str | None) -> str | None:
+    if value is None or len(value) <= VALUE_CHARACTERS_MAX:
+        return value
+    return f"{value[:VALUE_CHARACTERS_MAX]}… ({len(value)} characters)"

@@ -1,0 +1,371 @@
+"""Child threads: how one begins, what a parent does while it waits, and how the end of one is told. Pure.
+
+A child's id is derived from what it works for, a call or a task of the parent, and its first input's id from its own.
+The parent's owner appends the child's first events once it has read back the parent's own record that asks for them,
+and again after each takeover: they count once. The child's end is told to the parent's thread by the child's owner, as
+the call's result; in case that owner dies first, the parent's owner looks the end up in the views as well.
+
+Cancelling sends the child's first events once more before its input is withdrawn and its turn cancelled. So the first
+events of a dead owner that come late find that the child exists and its input was submitted, and begin nothing.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final, NamedTuple, TypeAlias
+
+from pydantic import JsonValue
+
+from schemas.codec import Record
+from schemas.config import Config
+from schemas.config import Limits as OwnLimits
+from schemas.events import (
+    CallOutcome,
+    Event,
+    InputSubmitted,
+    InputWithdrawn,
+    Lineage,
+    TaskUpdated,
+    TextItem,
+    ThreadCreated,
+    ToolCallFinished,
+    TurnCancelRequested,
+    TurnEnded,
+    TurnOutcome,
+)
+from schemas.ids import TenantId, ThreadId, ThreadKey, derive_child, derive_child_input, derive_service_event
+from schemas.state import Call, ThreadState, Turn
+from schemas.tools import SPAWN_THREAD_TOOL, ToolSpec
+from services.runtime.deciding.decisions import (
+    NOTHING_TO_DO,
+    Append,
+    AppendTo,
+    ChildEnd,
+    Decision,
+    Decisions,
+    LookAgain,
+    ReadChild,
+    World,
+)
+from services.runtime.deciding.limits import Limits
+
+RESULT_BYTES_MAX: Final = 32 * 1024
+"""Of a child's answer in its parent's thread; the child's own keeps the whole of it."""
+TASK_RESULT_BYTES_MAX: Final = 4 * 1024
+TITLE_CHARACTERS_MAX: Final = 200
+MODEL_CHARACTERS_MAX: Final = 200
+"""As of every thread's, for the indexes that name it."""
+
+SPAWN_THREAD: Final = ToolSpec(
+    name=SPAWN_THREAD_TOOL,
+    description=(
+        "Give a task to a child thread: another agent that works on it by itself, with the same tools, in a"
+        " workspace of its own, and gives back its final answer. It sees nothing of this conversation but the task, so"
+        " name all that it needs to know. Several calls in one step work beside each other."
+    ),
+    input_schema={
+        "type": "object",
+        "properties": {
+            "task": {"type": "string", "minLength": 1, "description": "What to do, and what to answer."},
+            "title": {"type": "string", "maxLength": TITLE_CHARACTERS_MAX, "description": "A few words for people."},
+            "instructions": {"type": "string", "description": "In place of this thread's own instructions."},
+            "tools": {
+                "type": "array",
+                "items": {"type": "string"},
+                "description": "Names of the tools that the child may use, of those that you have. Default: all.",
+            },
+            "model": {
+                "type": "string",
+                "minLength": 1,
+                "maxLength": MODEL_CHARACTERS_MAX,
+                "description": "Default: the model of this thread.",
+            },
+        },
+        "required": ["task"],
+        "additionalProperties": False,
+    },
+    effect="idempotent",
+    parallel=True,
+    max_attempts=1,
+)
+"""One attempt: the child's owner has to know which claim it answers."""
+
+
+WITHDRAWN: Final = "its task was withdrawn before it began"
+
+Answer: TypeAlias = Callable[[int, int], str | None]
+"""The texts of the answer in this turn and step; None where they are not known here."""
+
+
+class Origin(NamedTuple):
+    """What a child works for: a call of its parent, or a task of a version of its parent's plan."""
+
+    call: str | None = None
+    plan_version: int | None = None
+    task: str | None = None
+
+    @property
+    def name(self) -> str:
+        return self.call if self.call is not None else f"task {self.plan_version} {self.task}"
+
+
+# The parent's side
+
+
+def child_of(key: ThreadKey, origin: Origin) -> ThreadKey:
+    return ThreadKey(key.tenant, derive_child(key, origin.name))
+
+
+def depth_of(state: ThreadState) -> int:
+    return 0 if state.lineage is None else state.lineage.depth
+
+
+def tokens_left(turn: Turn, limits: Limits) -> int | None:
+    """Of what the turn may use; None where there is no limit."""
+    return max(0, limits.turn_tokens - turn.input_tokens - turn.output_tokens) if limits.turn_tokens else None
+
+
+def begin(
+    key: ThreadKey, state: ThreadState, config: Config, origin: Origin, text: str, title: str | None
+) -> tuple[AppendTo, ...]:
+    """For a state of which everything was read back."""
+    child = child_of(key, origin)
+    lineage = Lineage(
+        kind="child",
+        parent=key.thread,
+        seq=state.seq,
+        chain=state.chain,
+        call=origin.call,
+        plan_version=origin.plan_version,
+        task=origin.task,
+        depth=depth_of(state) + 1,
+    )
+    first = derive_child_input(child)
+    created = ThreadCreated(config=config, title=title, labels=state.labels, lineage=lineage)
+    submitted = InputSubmitted(input=first, items=(TextItem(text=text),))
+    return AppendTo(child, created), AppendTo(child, submitted)
+
+
+def stop(child: ThreadKey) -> tuple[AppendTo, ...]:
+    """For a child that has begun: its input where no turn has taken it, else its turn."""
+    withdrawn = InputWithdrawn(input=derive_child_input(child))
+    return AppendTo(child, withdrawn), AppendTo(child, TurnCancelRequested(turn=1, reason="parent"))
+
+
+def read(child: ThreadKey) -> ReadChild:
+    return ReadChild(child, derive_child_input(child))
+
+
+def read_at_ms(since_ms: int, limits: Limits, world: World) -> int:
+    """When a child that was begun then has to be looked up next."""
+    return max(since_ms, world.children_read_ms) + 1000 * limits.child_look_seconds
+
+
+def grace_ms(state: ThreadState, limits: Limits) -> int:
+    """How long a parent waits for a child that it has stopped: as long as the child and all below it may take."""
+    levels = max(1, limits.child_depth - depth_of(state))
+    return 1000 * limits.deadline_grace_seconds * (1 + levels)
+
+
+def advance(
+    key: ThreadKey, state: ThreadState, turn: Turn, call: Call, now_ms: int, limits: Limits, world: World
+) -> Decisions:
+    """A call of `spawn_thread` that is running."""
+    origin = Origin(call.call)
+    child = child_of(key, origin)
+    end = world.children.get(child.thread)
+    if end is not None:
+        return [Append(_finished(call, child, end))]
+    stopped_ms: int | None = None
+    if turn.cancelling is not None:
+        stopped_ms = turn.cancelled_ms
+    elif now_ms >= call.deadline_ms:
+        stopped_ms = call.deadline_ms
+    look_ms = read_at_ms(call.claimed_ms, limits, world)
+    waiting: list[Decision] = []
+    if not world.is_ahead:
+        waiting.extend(begin(key, state, child_config(turn, call, limits), origin, *_task(call)))
+    if now_ms >= look_ms:
+        waiting.append(read(child))
+        look_ms = now_ms + 1000 * limits.child_look_seconds
+    if stopped_ms is None:
+        return [*waiting, LookAgain(min(look_ms, call.deadline_ms))]
+    gone_ms = stopped_ms + grace_ms(state, limits)
+    if now_ms >= gone_ms:
+        why = "it did not end within the grace time after it was told to; it may still be ending"
+        return [Append(_finished(call, child, ChildEnd("cancelled" if turn.cancelling else "timed_out", why)))]
+    if not world.is_ahead:
+        waiting.extend(stop(child))
+    return [*waiting, LookAgain(min(look_ms, gone_ms))]
+
+
+def why_refused(state: ThreadState, turn: Turn, call: Call, limits: Limits, world: World) -> tuple[str, str] | None:
+    depth = depth_of(state) + 1
+    if depth > limits.child_depth:
+        return "policy:limits", (
+            f"A child of this thread would be {depth} generations below the topmost thread; {limits.child_depth} are"
+            " allowed. Do the task yourself."
+        )
+    before = sum(
+        each.tool == call.tool and each.turn == call.turn and each.attempt == 0 and each.index < call.index
+        for each in state.calls.values()
+        if not each.settled
+    )
+    if turn.children + before >= limits.children_per_turn:
+        return "policy:limits", (
+            f"A turn may begin {limits.children_per_turn} child threads. Do the rest yourself, or with fewer."
+        )
+    if tokens_left(turn, limits) == 0:
+        return "policy:limits", "This turn has no tokens left that a child thread could use."
+    tools = call.args.get("tools")
+    offered = {tool.name for tool in world.catalog.specs(turn.config.tools)}
+    unknown = [str(name) for name in tools if name not in offered] if isinstance(tools, list) else []
+    if unknown:
+        return "policy:arguments", (
+            f"A child can be given tools that you have; {', '.join(unknown)[:300]} are none of them."
+        )
+    return None
+
+
+def child_config(turn: Turn, call: Call, limits: Limits) -> Config:
+    """The parent's, as its turn pinned it, with what the call asks for."""
+    args = call.args
+    own = turn.config
+    instructions, model, tools = args.get("instructions"), args.get("model"), args.get("tools")
+    changed: dict[str, object] = {"limits": child_limits(turn, limits)}
+    if isinstance(instructions, str):
+        changed["instructions"] = instructions
+    if isinstance(model, str):
+        changed["model"] = model
+    if isinstance(tools, list):
+        # They were checked when the call was proposed; whoever approved it may have edited them since.
+        changed["tools"] = tuple([str(name) for name in tools if own.tools is None or name in own.tools])
+    return own.model_copy(update=changed)
+
+
+def child_limits(turn: Turn, limits: Limits) -> OwnLimits:
+    """The turn's own, but no more tokens than it has left."""
+    left = tokens_left(turn, limits)
+    own = turn.config.limits
+    return own if left is None else own.model_copy(update={"turn_tokens": max(1, left)})
+
+
+def _task(call: Call) -> tuple[str, str | None]:
+    task, title = call.args.get("task"), call.args.get("title")
+    return str(task), str(title)[:TITLE_CHARACTERS_MAX] if title else None
+
+
+def _finished(call: Call, child: ThreadKey, end: ChildEnd) -> ToolCallFinished:
+    return ToolCallFinished(
+        call=call.call,
+        attempt=call.attempt,
+        claim=call.claim or "",
+        outcome=end.outcome,
+        result=result(child.thread, end),
+    )
+
+
+# The child's side
+
+
+def own_end(key: ThreadKey, before: ThreadState, after: ThreadState, record: Record, answer: Answer) -> ChildEnd | None:
+    """Where this record, which took effect, ends what the thread was begun for: by the end of the turn that took its
+    first input, or by taking that out of the queue.
+    """
+    if not is_told(after) or (before.turn is after.turn and before.queue is after.queue):
+        return None
+    first = derive_child_input(key)
+    if not _has(before, first) or _has(after, first):
+        return None
+    if before.turn is None or first not in before.turn.inputs:
+        return child_end(None, WITHDRAWN, "")
+    reason = record.data.reason if isinstance(record.data, TurnEnded) else None
+    text = answer(before.turn.turn, before.turn.steps)
+    return None if text is None else child_end(after.last_outcome, reason, text)
+
+
+def is_told(state: ThreadState) -> bool:
+    """Whether a parent waits for this thread's end: for one that a person began, none does."""
+    lineage = state.lineage
+    return lineage is not None and lineage.kind == "child" and (lineage.call is not None or lineage.task is not None)
+
+
+def tell_parent(key: ThreadKey, state: ThreadState, world: World) -> Decisions:
+    """The parent judges: by then it may know, or not wait any more."""
+    lineage = state.lineage
+    if world.ended is None or lineage is None:
+        return NOTHING_TO_DO
+    parent = ThreadKey(TenantId(key.tenant), ThreadId(lineage.parent))
+    event: Event
+    if lineage.call is not None:
+        claim = derive_service_event(parent, "tool_call.dispatched", lineage.call, 1)
+        told = result(key.thread, world.ended)
+        event = ToolCallFinished(call=lineage.call, attempt=1, claim=claim, outcome=world.ended.outcome, result=told)
+    elif lineage.task is not None and lineage.plan_version is not None:
+        event = task_ended(lineage.plan_version, lineage.task, key.thread, world.ended)
+    else:
+        return NOTHING_TO_DO
+    return [AppendTo(parent, event)]
+
+
+def _has(state: ThreadState, name: str) -> bool:
+    """Whether the input is still worked on."""
+    in_turn = state.turn is not None and name in state.turn.inputs
+    return in_turn or any(item.input == name for item in state.queue)
+
+
+# What an end comes to
+
+
+def child_end(outcome: TurnOutcome | None, reason: str | None, text: str) -> ChildEnd:
+    """Of the turn that took the child's first input; without an outcome where none did."""
+    outcomes: Mapping[TurnOutcome | None, CallOutcome] = {
+        "completed": "succeeded",
+        "failed": "failed",
+        "interrupted": "failed",
+    }
+    ended = outcomes.get(outcome, "cancelled")
+    if ended == "succeeded":
+        return ChildEnd(ended, text)
+    why = f"The child thread {_ENDINGS[ended]}: {reason or outcome or 'for no reason given'}."
+    return ChildEnd(ended, f"{why} Its last answer was: {text}" if text else why)
+
+
+_ENDINGS: Final[Mapping[CallOutcome, str]] = {
+    "succeeded": "succeeded",
+    "failed": "failed",
+    "timed_out": "ran out of time",
+    "cancelled": "was cancelled",
+}
+
+
+def result(child: str, end: ChildEnd) -> dict[str, JsonValue]:
+    """As other tools' results: the model reads the text."""
+    return {"thread": child, "content": [{"type": "text", "text": cut(end.text, RESULT_BYTES_MAX, child)}]}
+
+
+def task_ended(plan_version: int, task: str, child: str, end: ChildEnd) -> TaskUpdated:
+    return TaskUpdated(
+        plan_version=plan_version,
+        task=task,
+        status=end.outcome if end.outcome in {"succeeded", "cancelled"} else "failed",
+        child=child,
+        result=cut(end.text, TASK_RESULT_BYTES_MAX, child),
+    )
+
+
+def cut(text: str, bytes_max: int, child: str) -> str:
+    """At most so many bytes of it, and where the rest is; the latter alone where there is no room for more."""
+    raw = text.encode()
+    if len(raw) <= bytes_max:
+        return text
+    note = f"\n[cut: {len(raw)} bytes; the whole answer is in thread {child}]"
+    return raw[: max(0, bytes_max - len(note.encode()))].decode(errors="ignore") + note
+
+
+def answer_text(contents: Iterable[Mapping[str, JsonValue]]) -> str:
+    """Of the messages of one answer, as the transcript has them."""
+    parts = [part for content in contents for part in _list(content.get("content"))]
+    return "\n".join(str(part["text"]) for part in parts if isinstance(part, dict) and "text" in part)
+
+
+def _list(value: JsonValue) -> list[JsonValue]:
+    return value if isinstance(value, list) else []

@@ -1,0 +1,195 @@
+"""Compaction: when a summary takes the place of what the model was shown, and what the model is asked for it. Pure.
+
+A request (`context.compaction_requested`) comes from a person, or from the runtime: before a step whose context has
+passed its limit, or after one that the model refused because it was too long. While it stands, no step and no turn
+begins. The model is asked at the next boundary, where no step is open and every call is settled, and only about what
+was read back. Its answer is `context.compacted`, which counts where the base of the context is still the same; where no
+try brings a summary, `context.compaction_failed` ends the request and the thread goes on as it was. Tries are counted
+in memory: whoever takes the thread over begins anew.
+
+What is too long for the model is mostly too long for it to be summed up, too. So a try that was is followed by one
+about half as much (`shortened`), and so on.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from schemas.canonical import canonical_json
+from schemas.events import (
+    CONTEXT_TOO_LONG,
+    ContextCompacted,
+    ContextCompactionFailed,
+    ContextCompactionRequested,
+    Failure,
+    Usage,
+)
+from schemas.state import ThreadState, Turn, unsettled_calls
+from schemas.transcript import Item
+from services.chassis.storable import storable_text
+from services.runtime.deciding.decisions import (
+    Append,
+    CallModel,
+    Decision,
+    DropModelCall,
+    LoadTranscript,
+    LookAgain,
+    Summarising,
+    SummaryTries,
+    World,
+)
+from services.runtime.deciding.limits import Limits
+from services.runtime.deciding.shortened import shortened
+from services.runtime.models.port import ModelAnswer, ModelFailure, ModelRequest, TranscriptItem
+
+ERROR_CHARACTERS_MAX = 2_000
+HALVINGS_MAX = 6
+"""A model that does not take a sixty-fourth of a conversation gives no summary of it."""
+
+ASKED = """\
+The conversation up to here is about to be replaced by a summary, and you will go on with the summary alone. Write it \
+now, for yourself, and write nothing else. Do not call tools.
+
+Say what the user has asked for, in the user's own words where they matter, and which of it is still to be done; what \
+was done and found out, with the names, paths, numbers and exact texts that will be needed again; what was decided and \
+why; what failed and must not be tried again; and what was to come next. Leave out what no longer matters.\
+"""
+
+
+def is_asked_for(state: ThreadState) -> bool:
+    """Whether a summary comes before anything else that the model is asked."""
+    if not state.compaction_requested or state.status != "active":
+        return False
+    turn = state.turn
+    if turn is None:
+        return True
+    is_open = turn.step is not None and turn.step.status == "open"
+    return turn.cancelling is None and not is_open and not unsettled_calls(state, turn.turn)
+
+
+def is_too_large(state: ThreadState, turn: Turn, limits: Limits) -> bool:
+    """Whether the runtime asks for a summary before the next step."""
+    return 0 < limits.context_tokens < state.context_tokens and may_be_asked_for(state, turn)
+
+
+def may_be_asked_for(state: ThreadState, turn: Turn) -> bool:
+    """Whether the runtime may ask for one in this turn: once one has failed, it does not again."""
+    return state.status == "active" and state.compaction_failed_turn != turn.turn
+
+
+def request(state: ThreadState, turn: Turn) -> Append:
+    return Append(ContextCompactionRequested(base=state.base, turn=turn.turn))
+
+
+def advance(state: ThreadState, now_ms: int, limits: Limits, world: World) -> list[Decision]:
+    """What a request that stands comes to next."""
+    calling = world.calling
+    if isinstance(calling, Summarising) and (calling.requested, calling.base) == (state.compaction_seq, state.base):
+        return []
+    decisions: list[Decision] = [] if calling is None else [DropModelCall()]
+    tries = world.tries if world.tries.requested == state.compaction_seq else SummaryTries(state.compaction_seq)
+    if tries.halvings > HALVINGS_MAX:
+        return [*decisions, _failed(state, CONTEXT_TOO_LONG, tries.error)]
+    if tries.failures and (not tries.retriable or tries.failures >= limits.model_tries):
+        return [*decisions, _failed(state, "model", tries.error)]
+    if world.is_ahead:
+        return decisions
+    if tries.failures and now_ms < tries.retry_at_ms:
+        return [*decisions, LookAgain(tries.retry_at_ms)]
+    through_seq = _through_seq(state)
+    items = 0 if through_seq is None else world.summed_up(through_seq)
+    if items is None:
+        return [*decisions, LoadTranscript()]
+    if through_seq is None or items == 0:
+        return [*decisions, _failed(state, "empty", "there is nothing that a summary could stand for")]
+    attempt = tries.failures + 1
+    calling_now = Summarising(state.compaction_seq, state.base, through_seq, attempt, tries.halvings)
+    return [*decisions, CallModel(calling_now)]
+
+
+def _through_seq(state: ThreadState) -> int | None:
+    """All that was read back; but what people have said, and no step has answered, is not left to a summary. None where
+    one has been written since: it stands for all that came before.
+    """
+    turn = state.turn
+    if turn is None:
+        return state.seq
+    step = turn.step
+    if turn.steps == 0:
+        unanswered_seq = turn.started_seq
+    elif step is not None and step.inputs:
+        unanswered_seq = step.seq
+    else:
+        return state.seq
+    return unanswered_seq - 1 if state.base < unanswered_seq else None
+
+
+def _failed(state: ThreadState, kind: str, message: str) -> Append:
+    error = Failure(kind=kind, message=storable_text(message)[:ERROR_CHARACTERS_MAX])
+    return Append(ContextCompactionFailed(base=state.base, requested=state.compaction_seq, error=error))
+
+
+def summed_up(items: Sequence[Item], through_seq: int) -> Sequence[Item]:
+    """What of a context a summary through that seq stands for. Nothing where that is a summary alone."""
+    covered = [
+        item for item in items if item.thread is not None or item.kind == "summary" or (item.place or 0) <= through_seq
+    ]
+    return () if all(item.kind == "summary" for item in covered) else covered
+
+
+def asked_with(request: ModelRequest, items: Sequence[Item], calling: Summarising) -> ModelRequest:
+    """The question for a summary of a context, in place of the step that the request is for. The tools are named as
+    they were, for the provider's cache, but not where room is short.
+    """
+    covered = summed_up(items, calling.through_seq)
+    return replace(
+        request,
+        items=question(covered, calling.halvings),
+        tools=() if calling.halvings else request.tools,
+        tool_choice="none",
+        is_summary=True,
+    )
+
+
+def question(items: Sequence[Item], halvings: int = 0) -> list[TranscriptItem]:
+    """The items that the model is asked with."""
+    contents: list[TranscriptItem] = [item.content for item in items]
+    if halvings:
+        contents = [_said(shortened(contents, halvings))]
+    return [*contents, _said(ASKED)]
+
+
+def _said(text: str) -> TranscriptItem:
+    return {"kind": "message", "role": "user", "content": [{"type": "text", "text": text}]}
+
+
+def to_summary(calling: Summarising, answer: ModelAnswer, bytes_max: int) -> ContextCompacted | ModelFailure:
+    """Calls of the answer are none: no tools are offered to be used."""
+    text = storable_text("\n\n".join([item.text for item in answer.items if item.kind == "text"])).strip()
+    if not text:
+        return ModelFailure("the model answered without a text", retriable=True)
+    size = len(canonical_json(text))
+    if size > bytes_max:
+        return ModelFailure(f"the summary has {size} bytes, {bytes_max} are allowed", retriable=False)
+    usage = answer.usage
+    return ContextCompacted(
+        base=calling.base,
+        through_seq=calling.through_seq,
+        summary=text,
+        usage=Usage(
+            input_tokens=usage.input_tokens,
+            output_tokens=usage.output_tokens,
+            cached_tokens=usage.cached_tokens,
+            reasoning_tokens=usage.reasoning_tokens,
+        ),
+    )
+
+
+def after_failure(calling: Summarising, failure: ModelFailure, retry_at_ms: int) -> SummaryTries:
+    tries = SummaryTries(
+        calling.requested, calling.attempt, failure.retriable, retry_at_ms, failure.error, calling.halvings
+    )
+    if failure.too_long:  # the next is about less, so there is no time to wait for
+        return tries._replace(
+            failures=calling.attempt - 1, retriable=True, retry_at_ms=0, halvings=calling.halvings + 1
+        )
+    return tries

@@ -1,0 +1,407 @@
+"""Plans: how a version is answered, how its tasks run as child threads, and what its call is told. Pure.
+
+A version that a call proposed lives with its call: no task of it runs once the call, or the call's turn, is over. One
+that a person or a backend proposed goes on without a turn. A task is told to run before its child begins, and the child
+begins once that was read back, and again after each takeover: its events count once. Its end is told by the child's
+owner, and looked up by this one, as that of any child.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from pydantic import JsonValue, ValidationError
+
+from schemas import plan as graph
+from schemas.canonical import canonical_json
+from schemas.config import Config
+from schemas.events import (
+    CallOutcome,
+    PlanApproved,
+    PlanProposed,
+    PlanRejected,
+    Task,
+    TaskUpdated,
+    ToolCallFinished,
+)
+from schemas.ids import ThreadKey
+from schemas.plan import PlanState, TaskState, is_busy, ready_tasks
+from schemas.state import Call, ThreadState, Turn
+from schemas.tools import ToolSpec
+from services.runtime.deciding import children
+from services.runtime.deciding.children import Origin
+from services.runtime.deciding.decisions import NOTHING_TO_DO, Append, AppendTo, Decision, Decisions, LookAgain, World
+from services.runtime.deciding.limits import Limits, narrowed
+
+TASK_ID_PATTERN: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
+TASKS_MAX: Final = 1_000
+"""Whatever a service allows."""
+TITLE_CHARACTERS_MAX: Final = 500
+INSTRUCTIONS_CHARACTERS_MAX: Final = 20_000
+TOLD_BYTES_MAX: Final = 64 * 1024
+"""Of what the tasks came to that one depends on, together."""
+
+UPDATE_PLAN: Final = ToolSpec(
+    name="update_plan",
+    description=(
+        "Propose a plan, or another version of it: tasks that depend on each other. Where a person has to approve it,"
+        " this waits for the answer. Each task then runs as a thread of its own, once those that it depends on have"
+        " succeeded; it sees its title, its instructions and what those came to, and nothing of this conversation or"
+        " its workspace. The result says what became of every task. Tasks that a new version names again by their id go"
+        " on, or begin anew where they had failed; those that it leaves out are stopped."
+    ),
+    input_schema={
+        "type": "object",
+        "properties": {
+            "tasks": {
+                "type": "array",
+                "minItems": 1,
+                "maxItems": TASKS_MAX,
+                "items": {
+                    "type": "object",
+                    "properties": {
+                        "id": {"type": "string", "pattern": TASK_ID_PATTERN, "description": "Short, such as `build`."},
+                        "title": {"type": "string", "minLength": 1, "maxLength": TITLE_CHARACTERS_MAX},
+                        "depends_on": {
+                            "type": "array",
+                            "items": {"type": "string"},
+                            "description": "Ids of tasks that have to succeed before.",
+                        },
+                        "instructions": {
+                            "type": "string",
+                            "maxLength": INSTRUCTIONS_CHARACTERS_MAX,
+                            "description": "What to do, and what to answer.",
+                        },
+                    },
+                    "required": ["id", "title"],
+                    "additionalProperties": False,
+                },
+            }
+        },
+        "required": ["tasks"],
+        "additionalProperties": False,
+    },
+    effect="idempotent",
+    max_attempts=1,
+)
+"""One attempt: it proposes one version. Not parallel: a step's second plan is judged when the first is over."""
+
+
+def advance(key: ThreadKey, state: ThreadState, now_ms: int, limits: Limits, world: World) -> Decisions:
+    """What to do about the plan, in a turn or between turns. `limits` are the service's."""
+    if is_over(state) or state.status == "closed":
+        # Of tasks over which a thread was closed nothing comes any more: no word about them counts.
+        return NOTHING_TO_DO
+    plan = state.plan
+    if plan.waiting is not None:
+        config = _config(state, plan.waiting)
+        answer = _answer(state, plan, plan.waiting, config, now_ms, narrowed(limits, config))
+        if answer is not None:
+            return [answer]
+    if not is_busy(plan):
+        return NOTHING_TO_DO
+    config = _config(state, plan.in_force)
+    limits = narrowed(limits, config)
+    why = why_over(state, plan.in_force, now_ms)
+    return _moves(key, plan, why, limits, world) or _care(key, state, config, why, now_ms, limits, world)
+
+
+def is_over(state: ThreadState) -> bool:
+    """Whether a thread that closes has nothing left to do about its plan."""
+    return state.plan.waiting is None and not is_busy(state.plan)
+
+
+def _turn(state: ThreadState, version: int | None) -> Turn | None:
+    """The turn that a version lives in: that of its call. None for one of a person, whatever turn is open."""
+    return None if graph.proposer(state.plan, version) is None else state.turn
+
+
+def _config(state: ThreadState, version: int | None) -> Config:
+    turn = _turn(state, version)
+    config = state.config if turn is None else turn.config
+    assert config is not None  # a thread that has a plan was created
+    return config
+
+
+# Answers
+
+
+def _answer(
+    state: ThreadState, plan: PlanState, version: int, config: Config, now_ms: int, limits: Limits
+) -> Append | None:
+    """None where a person has to answer."""
+    why = why_over(state, version, now_ms)
+    if why is not None:
+        return _rejected(version, "policy:over", why)
+    why = why_beyond(state, plan.proposed, limits)
+    if why is not None:
+        return _rejected(version, "policy:limits", why)
+    if config.plan_approval == "always":
+        return None
+    by = f"policy:{config.plan_approval}"
+    return Append(PlanApproved(plan_version=version, by=by), by)
+
+
+def _rejected(version: int, by: str, reason: str) -> Append:
+    return Append(PlanRejected(plan_version=version, by=by, reason=reason), by)
+
+
+def why_beyond(state: ThreadState, tasks: Sequence[Task], limits: Limits) -> str | None:
+    """Why these tasks cannot run below this thread."""
+    if len(tasks) > limits.plan_tasks:
+        return f"the plan has {len(tasks)} tasks; {limits.plan_tasks} are allowed"
+    depth = children.depth_of(state) + 1
+    if depth > limits.child_depth:
+        return (
+            f"tasks run as child threads: they would be {depth} generations below the topmost thread, "
+            f"and {limits.child_depth} are allowed"
+        )
+    return None
+
+
+def why_over(state: ThreadState, version: int | None, now_ms: int) -> str | None:
+    """Why nothing may come of this version any more."""
+    if state.status == "closing":
+        return "the thread is being closed"
+    name = graph.proposer(state.plan, version)
+    if name is None:
+        return None
+    call, turn = state.calls.get(name), state.turn
+    if call is None or call.status != "running" or turn is None:
+        return "the call that proposed it is over"
+    if turn.cancelling is not None:
+        return f"turn {turn.turn} is being cancelled"
+    if now_ms >= call.deadline_ms:
+        return "the time of the call that proposed it is over"
+    return None
+
+
+# Tasks
+
+
+def _moves(key: ThreadKey, plan: PlanState, why_stopped: str | None, limits: Limits, world: World) -> list[Append]:
+    """Tasks that end, begin, or never will."""
+    version = plan.in_force or 0
+    moves: list[Append] = []
+    hopeless = _hopeless(plan)
+    ready = {task.id for task in ready_tasks(plan)}
+    running = sum(standing.status == "running" for standing in plan.tasks.values())
+    for name, standing in plan.tasks.items():
+        if standing.status == "running":
+            end = world.children.get(standing.child or "")
+            if end is not None:
+                moves.append(Append(children.task_ended(version, name, standing.child or "", end)))
+        elif standing.status == "pending":
+            why = why_stopped or hopeless.get(name)
+            if why is not None:
+                moves.append(Append(TaskUpdated(plan_version=version, task=name, status="cancelled", result=why)))
+            elif name in ready and running < limits.parallel_tasks:
+                child = children.child_of(key, _origin(version, name)).thread
+                moves.append(Append(TaskUpdated(plan_version=version, task=name, status="running", child=child)))
+                running += 1
+    return moves
+
+
+def _hopeless(plan: PlanState) -> dict[str, str]:
+    """Tasks that wait for one that came to nothing, directly or through others, and which one that is."""
+    why = {
+        name: f"the task {name!r} {'has failed' if standing.status == 'failed' else 'was cancelled'}"
+        for name, standing in plan.tasks.items()
+        if standing.status in {"failed", "cancelled"}
+    }
+    if not why:
+        return {}
+    waiting: dict[str, list[str]] = {}
+    for name, standing in plan.tasks.items():
+        if standing.status == "pending":
+            for needed in standing.task.depends_on:
+                waiting.setdefault(needed, []).append(name)
+    found: dict[str, str] = {}
+    spreading = list(why)
+    for needed in spreading:  # grows by each task that is found, once
+        for name in waiting.get(needed, ()):
+            if name not in found:
+                found[name] = why[name] = why[needed]
+                spreading.append(name)
+    return found
+
+
+def _care(
+    key: ThreadKey, state: ThreadState, config: Config, why: str | None, now_ms: int, limits: Limits, world: World
+) -> Decisions:
+    """Children of tasks that run: begun, looked up, and told to stop."""
+    decisions: list[Decision] = []
+    looks: list[int] = []
+    gone: list[Append] = []
+    for standing in state.plan.tasks.values():
+        if standing.status != "running":
+            continue
+        child = children.child_of(key, _origin_of(standing))
+        look_ms = children.read_at_ms(standing.moved_ms, limits, world)
+        if now_ms >= look_ms:
+            decisions.append(children.read(child))
+            look_ms = now_ms + 1000 * limits.child_look_seconds
+        looks.append(look_ms)
+        if not world.is_ahead:
+            decisions.extend(_begin(key, state, config, standing, limits))
+        if why is None and not standing.left_out:
+            continue
+        gone_ms = _stopped_ms(state, standing, now_ms) + children.grace_ms(state, limits)
+        if now_ms >= gone_ms:
+            gone.append(_given_up(state.plan, standing))
+        elif not world.is_ahead:
+            decisions.extend(children.stop(child))
+        looks.append(gone_ms)
+    if gone:
+        return gone
+    deadline_ms = _deadline_ms(state)
+    if why is None and deadline_ms is not None:
+        looks.append(deadline_ms)
+    return [*decisions, LookAgain(min(looks))] if looks else decisions
+
+
+def _begin(
+    key: ThreadKey, state: ThreadState, config: Config, standing: TaskState, limits: Limits
+) -> tuple[AppendTo, ...]:
+    turn = _turn(state, state.plan.in_force)
+    if turn is not None:
+        config = config.model_copy(update={"limits": children.child_limits(turn, limits)})
+    title = standing.task.title[: children.TITLE_CHARACTERS_MAX]
+    return children.begin(key, state, config, _origin_of(standing), task_text(state.plan, standing.task), title)
+
+
+def _stopped_ms(state: ThreadState, standing: TaskState, now_ms: int) -> int:
+    if standing.left_out:
+        return standing.moved_ms
+    if state.turn is not None and state.turn.cancelling is not None:
+        return state.turn.cancelled_ms
+    deadline_ms = _deadline_ms(state)
+    over_ms = deadline_ms if deadline_ms is not None and now_ms >= deadline_ms else 0
+    # No record but this thread's own says when else; each that moves it gives those that are left some more time.
+    return max(state.updated_ms, over_ms)
+
+
+def _given_up(plan: PlanState, standing: TaskState) -> Append:
+    why = "it did not end within the grace time after it was told to; it may still be ending"
+    return Append(
+        TaskUpdated(
+            plan_version=plan.in_force or 0,
+            task=standing.task.id,
+            status="cancelled",
+            child=standing.child,
+            result=why,
+        )
+    )
+
+
+def _origin(version: int, task: str) -> Origin:
+    return Origin(plan_version=version, task=task)
+
+
+def _origin_of(standing: TaskState) -> Origin:
+    return _origin(standing.begun_in or 0, standing.task.id)
+
+
+def task_text(plan: PlanState, task: Task) -> str:
+    """What the child is asked: the task, and what those came to that it depends on."""
+    parts = [task.title]
+    if task.instructions:
+        parts.append(task.instructions)
+    before = [plan.tasks[needed] for needed in task.depends_on if needed in plan.tasks]
+    bytes_max = min(children.TASK_RESULT_BYTES_MAX, TOLD_BYTES_MAX // max(1, len(before)))
+    told = [f"{standing.task.id} ({standing.task.title}): {_result(standing, bytes_max)}" for standing in before]
+    if told:
+        parts.append("\n\n".join(["What the tasks before it came to:", *told]))
+    return "\n\n".join(parts)
+
+
+# The call that proposes a version
+
+
+def why_refused(state: ThreadState, _turn: Turn, call: Call, limits: Limits, _world: World) -> tuple[str, str] | None:
+    """Of arguments that fit the tool's schema."""
+    tasks = _tasks(call.args)
+    problem = tasks if isinstance(tasks, str) else graph.graph_problem(tasks)
+    if isinstance(tasks, str) or problem is not None:
+        return "policy:arguments", f"This is no plan: {problem}."
+    beyond = why_beyond(state, tasks, limits)
+    return None if beyond is None else ("policy:limits", f"{beyond[0].upper()}{beyond[1:]}. Work on it yourself.")
+
+
+def advance_call(
+    _key: ThreadKey, state: ThreadState, turn: Turn, call: Call, now_ms: int, _limits: Limits, _world: World
+) -> Decisions:
+    """A call of `update_plan` that is running: it ends when its version has come to its end."""
+    plan = state.plan
+    version = plan.proposals.get(call.call)
+    if version is None:
+        return [_propose(plan, turn, call)]
+    if version == plan.waiting or (version == plan.in_force and is_busy(plan)):
+        return [LookAgain(call.deadline_ms)] if now_ms < call.deadline_ms else NOTHING_TO_DO
+    cancelled: CallOutcome | None = "cancelled" if turn.cancelling is not None else None
+    if version == plan.in_force:
+        tasks = [standing for standing in plan.tasks.values() if not standing.left_out]
+        succeeded = all(standing.status == "succeeded" for standing in tasks)
+        result: dict[str, JsonValue] = {"version": version, "status": "ended", "tasks": _told(tasks)}
+        return [_finished(call, cancelled or ("succeeded" if succeeded else "failed"), result)]
+    if version == plan.last_version and plan.last_answer == "rejected":
+        rejected: dict[str, JsonValue] = {"version": version, "status": "rejected", "reason": plan.rejection}
+        return [_finished(call, cancelled or "failed", rejected)]
+    superseded: dict[str, JsonValue] = {
+        "version": version,
+        "status": "superseded",
+        "reason": f"version {plan.last_version} of the plan was proposed in its place",
+    }
+    return [_finished(call, cancelled or "failed", superseded)]
+
+
+def _propose(plan: PlanState, turn: Turn, call: Call) -> Append:
+    if turn.cancelling is not None:
+        return _finished(call, "cancelled", "The turn was cancelled before the plan was proposed.")
+    tasks = _tasks(call.args)
+    problem = tasks if isinstance(tasks, str) else graph.graph_problem(tasks)
+    if isinstance(tasks, str) or problem is not None:
+        return _finished(call, "failed", f"This is no plan: {problem}. Nothing was proposed.")
+    return Append(PlanProposed(plan_version=plan.last_version + 1, tasks=tasks, call=call.call))
+
+
+def _tasks(args: dict[str, JsonValue]) -> tuple[Task, ...] | str:
+    """Arguments were checked against the schema; those that a person edited, by an ingest that may be newer."""
+    given = args.get("tasks")
+    try:
+        return tuple(Task.model_validate(task, strict=False) for task in (given if isinstance(given, list) else ()))
+    except ValidationError:
+        return "its tasks are not what the tool's schema asks for"
+
+
+def _finished(call: Call, outcome: CallOutcome, result: JsonValue) -> Append:
+    return Append(
+        ToolCallFinished(call=call.call, attempt=call.attempt, claim=call.claim or "", outcome=outcome, result=result)
+    )
+
+
+def _told(tasks: Sequence[TaskState]) -> list[JsonValue]:
+    """All of them share what a result may have."""
+    bytes_max = min(children.TASK_RESULT_BYTES_MAX, children.RESULT_BYTES_MAX // max(1, len(tasks)))
+    told: list[JsonValue] = []
+    for standing in tasks:
+        shown: dict[str, JsonValue] = {"id": standing.task.id, "status": standing.status}
+        if standing.result is not None:
+            shown["result"] = _result(standing, bytes_max)
+        told.append(shown)
+    return told
+
+
+def _result(standing: TaskState, bytes_max: int) -> str:
+    return children.cut(_text(standing.result), bytes_max, standing.child or "of the task")
+
+
+def _text(result: JsonValue) -> str:
+    if result is None:
+        return "nothing was said of it"
+    return result if isinstance(result, str) else canonical_json(result).decode()
+
+
+def _deadline_ms(state: ThreadState) -> int | None:
+    name = graph.proposer(state.plan, state.plan.in_force)
+    call = None if name is None else state.calls.get(name)
+    return None if call is None else call.deadline_ms

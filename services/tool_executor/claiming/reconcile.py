@@ -1,0 +1,157 @@
+"""What an executor makes of a `reconcilable` call that is unknown: pure.
+
+The downstream is asked by the call's idempotency key, at once, and again after a while where it cannot say. `done` is
+believed at any time. `not_done` is believed only once no executor can be at the call any more: the one that was taken
+for lost may just be about to do it. Then the call runs again where its turn and its attempts allow that, and has failed
+where they do not. What the downstream cannot say is left to people in the end.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from pydantic import JsonValue
+
+from schemas.events import ToolCallResolved
+from schemas.state import Call, ThreadState, unknown_calls
+from services.chassis.storable import storable_json, storable_text
+from services.tool_executor.claiming.claim import is_cancelling
+from services.tool_executor.output import INLINE_BYTES_MAX, structured_result, text_result
+
+NOTE_CHARACTERS_MAX = 1_000
+
+Status: TypeAlias = Literal["done", "not_done", "unknown"]
+
+
+@dataclass(frozen=True, slots=True)
+class ReconcileLimits:
+    first_seconds: float = 2.0
+    most_seconds: float = 300.0
+    tries: int = 10
+    """Answers that say nothing, after which it is left to people."""
+    grace_seconds: float = 15.0
+    lease_seconds: int = 30
+    """What is counted for a call that does not carry its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    status: Status
+    result: JsonValue = None
+    note: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AskAgain:
+    at_ms: int
+    is_try: bool
+    """Whether this answer was one of those that say nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeaveToPeople:
+    note: str
+
+
+Step: TypeAlias = ToolCallResolved | AskAgain | LeaveToPeople
+
+
+def unknown_reconcilable(state: ThreadState, pool: str) -> list[Call]:
+    """Calls about which an executor of this pool asks."""
+    if state.status == "importing":
+        return []
+    return [call for call in unknown_calls(state) if call.effect == "reconcilable" and call.pool == pool]
+
+
+def answer_of(said: object) -> Answer:
+    """What a hook said, as an answer; whatever does not fit says nothing, and its note says why."""
+    if not isinstance(said, Mapping):
+        return Answer("unknown", note=f"the answer is no JSON object: {_shown(said)}")
+    note = said.get("note")
+    words = storable_text(note)[:NOTE_CHARACTERS_MAX] if isinstance(note, str) else None
+    match said.get("status"):
+        case "done":
+            return Answer("done", _tool_result(said.get("result")), words)
+        case "not_done":
+            return Answer("not_done", note=words)
+        case "unknown":
+            return Answer("unknown", note=words)
+        case other:
+            return Answer("unknown", note=f"its `status` is {_shown(other)}, not done, not_done or unknown")
+
+
+def over_at_ms(call: Call, limits: ReconcileLimits) -> int:
+    """When nobody can be at it any more: its claim was read back as late as its lease allows, the tool ran for all its
+    time, and was killed within the grace, which is for clocks that differ, too.
+    """
+    lease_ms = 1000 * (call.lease_seconds or limits.lease_seconds)
+    return call.claimed_ms + lease_ms + call.timeout_ms + int(1000 * limits.grace_seconds)
+
+
+def next_step(
+    state: ThreadState,
+    call: Call,
+    answer: Answer,
+    asked_ms: int,
+    now_ms: int,
+    asked: int,
+    tries: int,
+    limits: ReconcileLimits,
+) -> Step:
+    """`asked_ms`: when this answer was asked for; what it says may have been so then, and not any more. `asked`: how
+    often so far, this time included. `tries`: how often the answer said nothing before.
+    """
+    again_at_ms = now_ms + delay_ms(limits, asked)
+    match answer.status:
+        case "done":
+            return _resolved(call, "succeeded", "the downstream says that it was done", answer)
+        case "not_done" if asked_ms < over_at_ms(call, limits):
+            return AskAgain(max(now_ms, min(again_at_ms, over_at_ms(call, limits))), is_try=False)
+        case "not_done":
+            why_not = why_not_again(state, call)
+            if why_not is None:
+                return _resolved(call, "again", "the downstream says that it was not done", answer)
+            return _resolved(call, "failed", f"the downstream says that it was not done; {why_not}", answer)
+        case _:
+            if tries + 1 >= limits.tries:
+                return LeaveToPeople(answer.note or "the downstream cannot say")
+            return AskAgain(again_at_ms, is_try=True)
+
+
+def why_not_again(state: ThreadState, call: Call) -> str | None:
+    if is_cancelling(state, call):
+        return "it does not run again, since its turn is over or being cancelled"
+    return "it was its last attempt" if call.last else None
+
+
+def delay_ms(limits: ReconcileLimits, asked: int) -> int:
+    """Twice as long after each time, up to the most."""
+    return int(1000 * min(limits.most_seconds, limits.first_seconds * 2.0 ** min(max(asked, 1) - 1, 16)))
+
+
+def _resolved(
+    call: Call, decision: Literal["succeeded", "failed", "again"], what: str, answer: Answer
+) -> ToolCallResolved:
+    note = what if answer.note is None else f"{what}: {answer.note}"
+    return ToolCallResolved(call=call.call, attempt=call.attempt, decision=decision, result=answer.result, note=note)
+
+
+def _tool_result(result: object) -> JsonValue:
+    """In the form that tools' results have, and cut as they are. One that has it already stays as it is."""
+    if result is None:
+        return None
+    if isinstance(result, str):
+        return text_result(result)
+    storable = storable_json(result)
+    if isinstance(storable, dict) and isinstance(storable.get("content"), list) and _fits(storable):
+        return storable
+    return structured_result([], storable)
+
+
+def _fits(value: JsonValue) -> bool:
+    return len(json.dumps(value, ensure_ascii=False).encode()) <= INLINE_BYTES_MAX
+
+
+def _shown(value: object) -> str:
+    return storable_text(repr(value))[:100]

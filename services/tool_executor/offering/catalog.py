@@ -1,0 +1,131 @@
+"""What this executor puts into the catalog: built-in tools and those of MCP servers, under the operator's policy."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import mcp_types
+from pydantic import JsonValue, ValidationError
+
+from schemas.events import EffectClass
+from schemas.tools import CLIENT_POOL, CLIENT_SOURCE, CatalogSource, ToolSpec
+from services.chassis.catalog.tool_arguments import schema_problem
+from services.chassis.storable import storable_json, storable_text
+from services.tool_executor.offering.tools_file import ClientTool, McpServerConfig, ToolPolicy
+
+BUILTIN_SOURCE = "builtin"
+DESCRIPTION_CHARACTERS_MAX = 4_096
+TOOLS_PER_SERVER_MAX = 512
+
+
+@dataclass(frozen=True, slots=True)
+class McpTools:
+    """A server's tools that can be offered, by the names the model sees, and why others cannot."""
+
+    entry: CatalogSource
+    server_names: Mapping[str, str]
+    """From the name in the catalog to the server's own."""
+    left_out: Mapping[str, str]
+    specs: Mapping[str, ToolSpec]
+    """Of all that can be called: those offered, and those by which the downstreams of others are asked."""
+
+
+def builtin_entry(pool: str, specs: Sequence[ToolSpec], policies: Mapping[str, ToolPolicy]) -> CatalogSource:
+    offered = (under_policy(spec, policies.get(spec.name, ToolPolicy())) for spec in specs)
+    return CatalogSource(source=BUILTIN_SOURCE, pool=pool, tools=tuple(spec for spec in offered if spec is not None))
+
+
+def client_entry(tools: Mapping[str, ClientTool]) -> CatalogSource:
+    specs = [ToolSpec(name=name, **tool.model_dump()) for name, tool in tools.items()]
+    return CatalogSource(source=CLIENT_SOURCE, pool=CLIENT_POOL, tools=tuple(specs))
+
+
+def mcp_source(server: str) -> str:
+    return f"mcp:{server}"
+
+
+def mcp_entry(
+    pool: str,
+    server: str,
+    config: McpServerConfig,
+    tools: Sequence[mcp_types.Tool],
+    policies: Mapping[str, ToolPolicy],
+) -> McpTools:
+    specs: dict[str, ToolSpec] = {}
+    names: dict[str, str] = {}
+    offers: list[ToolSpec] = []
+    left_out: dict[str, str] = {}
+    asked = {policy.reconcile.tool for policy in policies.values() if policy.reconcile is not None}
+    for tool in tools[:TOOLS_PER_SERVER_MAX]:
+        spec = _spec_of(tool, config)
+        if isinstance(spec, str):
+            left_out[tool.name] = spec
+            continue
+        offered = under_policy(spec, policies.get(spec.name, ToolPolicy()))
+        if spec.name in specs:
+            left_out[tool.name] = "the server lists it twice"
+            continue
+        if offered is None:
+            left_out[tool.name] = "turned off by policy"
+        else:
+            offers.append(offered)
+        if offered is not None or spec.name in asked:
+            specs[spec.name] = offered or spec
+            names[spec.name] = tool.name
+    left_out |= {tool.name: f"more than {TOOLS_PER_SERVER_MAX} tools" for tool in tools[TOOLS_PER_SERVER_MAX:]}
+    entry = CatalogSource(source=mcp_source(server), pool=pool, tools=tuple(offers))
+    return McpTools(entry, names, left_out, specs)
+
+
+def under_policy(spec: ToolSpec, policy: ToolPolicy) -> ToolSpec | None:
+    """None where the tool is turned off."""
+    if not policy.enabled:
+        return None
+    decided = policy.model_dump(exclude={"enabled", "reconcile"}, exclude_none=True)
+    if policy.reconcile is not None:
+        decided["reconcile"] = str(policy.reconcile)
+    # A tool that is not the pure one any more, by the operator's word, is not parallel by its own.
+    if policy.parallel is None and policy.effect not in {None, spec.effect}:
+        decided["parallel"] = policy.effect == "pure"
+    return spec.model_copy(update=decided)
+
+
+def suggested_effect(annotations: mcp_types.ToolAnnotations | None) -> EffectClass:
+    """What a server says of its tool is a hint; without one, anything may happen."""
+    if annotations is None:
+        return "unsafe"
+    if annotations.read_only_hint:
+        return "pure"
+    return "idempotent" if annotations.idempotent_hint else "unsafe"
+
+
+def _spec_of(tool: mcp_types.Tool, config: McpServerConfig) -> ToolSpec | str:
+    """The tool, or why it cannot be offered."""
+    schema = storable_json(tool.input_schema)
+    if not isinstance(schema, dict):
+        return "its input schema is no JSON object"
+    problem = schema_problem(schema)
+    if problem is not None:
+        return f"its input schema is no JSON Schema: {problem}"
+    effect = suggested_effect(tool.annotations)
+    description = storable_text(tool.description or tool.title or "")[:DESCRIPTION_CHARACTERS_MAX]
+    try:
+        return ToolSpec(
+            name=f"{config.prefix}{tool.name}",
+            description=description,
+            input_schema=_without(schema, config.bound_arguments),
+            effect=effect,
+            parallel=effect == "pure",
+        )
+    except ValidationError:
+        return f"`{config.prefix}{tool.name}` is no name that models accept: 1 to 64 letters, digits, _ and -"
+
+
+def _without(schema: dict[str, JsonValue], bound: Mapping[str, str]) -> dict[str, JsonValue]:
+    """The schema as the model sees it, without the arguments that the executor fills in."""
+    properties, required = schema.get("properties"), schema.get("required")
+    shown = dict(schema)
+    if isinstance(properties, dict):
+        shown["properties"] = {name: value for name, value in properties.items() if name not in bound}
+    if isinstance(required, list):
+        shown["required"] = [name for name in required if name not in bound]
+    return shown

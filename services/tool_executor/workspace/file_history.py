@@ -1,0 +1,171 @@
+"""File history: what a file held, and what it is to hold, is in the artifact store before the file changes."""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import structlog
+from pydantic import JsonValue
+
+from services.chassis.artifacts.store import UNTYPED, ArtifactError, ArtifactStore, sha256_of
+from services.chassis.settings import MIB
+from services.tool_executor.workspace import file_changes
+from services.tool_executor.workspace.file_changes import FileBusyError, Found, Said, Wanted
+from services.tool_executor.workspace.sandbox import Room
+
+FILE_BYTES_MAX = 16 * MIB
+CHANGE_BYTES_MAX = 256 * MIB
+
+log = structlog.get_logger()
+
+
+class NotChangedError(Exception):
+    """Nothing was changed. The text is for the model."""
+
+
+@dataclass(slots=True)
+class _Change:
+    wanted: dict[Path, Wanted] = field(default_factory=dict)
+    """Of the files that are not so already."""
+    found: dict[Path, Found | None] = field(default_factory=dict)
+    contents: dict[str, bytes] = field(default_factory=dict)
+    """By hash, of before and after."""
+    changes: list[dict[str, JsonValue]] = field(default_factory=list)
+    before: list[dict[str, JsonValue]] = field(default_factory=list)
+    """What an earlier run of the same call changed, and nobody since: its end was not recorded."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileHistory:
+    store: ArtifactStore
+    seconds: float = 30.0
+    """What the store may take for all contents of one call."""
+    bytes_max: int = CHANGE_BYTES_MAX
+    """Of all contents of one call, before and after: they are in memory at once."""
+
+    async def change(
+        self,
+        room: Room,
+        tenant: str,
+        wanted: Mapping[Path, Wanted],
+        expected: Mapping[Path, str | None] | None = None,
+        key: str = "",
+    ) -> list[dict[str, JsonValue]]:
+        """All or nothing. `expected`: the sha256 that files have to have now. `key`: of the call, the same when it runs
+        again. Returns what changed, as `tool_call.finished` names it. Raises NotChangedError, OSError.
+        """
+        try:
+            change = await asyncio.to_thread(_look, room, wanted, expected or {}, key, self.bytes_max)
+            changes = [*await self._keep(tenant, change), *change.changes]
+            if change.wanted:
+                said = Said(key, tuple(changes))
+                await asyncio.to_thread(file_changes.apply, room.workspace, change.wanted, change.found, said)
+        except FileBusyError as error:
+            raise NotChangedError(f"{error} Nothing was changed; look again.") from None
+        return changes
+
+    async def _keep(self, tenant: str, change: _Change) -> list[dict[str, JsonValue]]:
+        """Those of the changes before whose contents are still there."""
+        try:
+            async with asyncio.timeout(self.seconds):
+                for sha256, content in change.contents.items():
+                    await self.store.put(tenant, sha256, content, UNTYPED)
+                return [one for one in change.before if await self._are_there(tenant, one)]
+        except (ArtifactError, TimeoutError) as error:
+            log.warning("file_history_not_kept", tenant=tenant, error=str(error) or "the store took too long")
+            raise NotChangedError(
+                "Nothing was changed: what the files hold could not be kept first, because the artifact store does not "
+                "answer. Try again later."
+            ) from None
+
+    async def _are_there(self, tenant: str, change: Mapping[str, JsonValue]) -> bool:
+        named = [str(change[place]) for place in ("before", "after") if change[place] is not None]
+        return all([await self.store.touch(tenant, sha256) is not None for sha256 in named])
+
+
+def _look(
+    room: Room, wanted: Mapping[Path, Wanted], expected: Mapping[Path, str | None], key: str, bytes_max: int
+) -> _Change:
+    """Raises NotChangedError, with all files that are not as expected."""
+    change = _Change()
+    problems: list[str] = []
+    size = 0
+    for path, want in wanted.items():
+        named = _named(room, path)
+        try:
+            found = _found(path, named)
+        except (NotChangedError, OSError) as error:
+            if path not in expected:
+                raise
+            problems.append(f"- {named}: {error.strerror if isinstance(error, OSError) else error}")
+            continue
+        if not _differs(want, found):
+            continue
+        if path in expected and _hash_of(found) != expected[path]:
+            problems.append(_told(named, expected[path], found))
+        size += len(want.content or b"") + len(found.content if found else b"")
+        if size > bytes_max:
+            raise NotChangedError(
+                f"The files have more than {bytes_max} bytes, before and after together: too many to be kept before "
+                "the change. Nothing was changed; change fewer files at once."
+            )
+        change.wanted[path], change.found[path] = want, found
+        contents = {sha256_of(one): one for one in (found.content if found else None, want.content) if one is not None}
+        change.contents |= contents
+        change.changes.append(_change(named, want, found))
+    if problems:
+        raise NotChangedError("Nothing was changed. These files have changed since:\n" + "\n".join(problems))
+    if key:
+        as_wanted = {_named(room, path) for path in wanted.keys() - change.wanted.keys()}
+        change.before = [one for one in file_changes.said_before(room.workspace, key) if one["path"] in as_wanted]
+    return change
+
+
+def _named(room: Room, path: Path) -> str:
+    """As records name it."""
+    named = room.relative(path)
+    try:
+        named.encode()
+    except UnicodeEncodeError:
+        raise NotChangedError(
+            f"{named!r} has a name that is not UTF-8, which cannot be recorded. Nothing was changed; use the shell."
+        ) from None
+    return named
+
+
+def _found(path: Path, named: str) -> Found | None:
+    if (size := file_changes.size_of(path)) > FILE_BYTES_MAX:
+        raise NotChangedError(
+            f"{named} has {size} bytes, more than {FILE_BYTES_MAX}: too many to be kept before the change. Nothing was "
+            "changed; use the shell."
+        )
+    return file_changes.look(path)
+
+
+def _told(named: str, expected: str | None, found: Found | None) -> str:
+    if found is None:
+        return f"- {named} is gone; it had the sha256 {expected}"
+    if expected is None:
+        return f"- {named} is there again, with the sha256 {_hash_of(found)}"
+    return f"- {named} has the sha256 {_hash_of(found)}; it had {expected}"
+
+
+def _hash_of(found: Found | None) -> str | None:
+    return None if found is None else sha256_of(found.content)
+
+
+def _differs(want: Wanted, found: Found | None) -> bool:
+    if want.content is None or found is None:
+        return (want.content is None) != (found is None)
+    return want.content != found.content or (want.mode is not None and want.mode != found.mode)
+
+
+def _change(named: str, want: Wanted, found: Found | None) -> dict[str, JsonValue]:
+    return {
+        "path": named,
+        "before": _hash_of(found),
+        "after": None if want.content is None else sha256_of(want.content),
+        # Of a deleted file the one that it had, to give it back.
+        "mode": found.mode if found is not None and want.content is None else file_changes.mode_of(want, found),
+    }
