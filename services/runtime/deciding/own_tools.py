@@ -23,17 +23,11 @@ WhyRefused: TypeAlias = Callable[[ThreadState, Turn, Call, Limits, World], tuple
 """The policy that refuses a proposed call whose arguments fit the tool's schema, and why, in words for the model."""
 
 
-def nothing_against(
-    _state: ThreadState, _turn: Turn, _call: Call, _limits: Limits, _world: World
-) -> tuple[str, str] | None:
-    return None
-
-
 @dataclass(frozen=True, slots=True)
 class OwnTool:
     spec: ToolSpec
     advance: Advance
-    why_refused: WhyRefused = nothing_against
+    why_refused: WhyRefused
 
 
 OWN_TOOLS: Final[Mapping[str, OwnTool]] = {

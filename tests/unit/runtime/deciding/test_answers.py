@@ -1,8 +1,8 @@
 from schemas.canonical import canonical_json, unstorable
-from schemas.events import CONTEXT_TOO_LONG
+from schemas.events import CONTEXT_TOO_LONG, AnswerReasoning, AnswerText
 from services.runtime.deciding.answers import RESPONSE_ID_CHARACTERS_MAX, step_failed, step_finished
 from services.runtime.deciding.decisions import Calling
-from services.runtime.models.port import ModelAnswer, ModelCall, ModelFailure
+from services.runtime.models.port import AnswerItem, ModelAnswer, ModelCall, ModelFailure
 from tests.support.recorded.histories import NO_HASH
 
 CALLING = Calling(1, 1, 1, NO_HASH)
@@ -15,6 +15,14 @@ def test_what_a_provider_calls_things_can_be_stored() -> None:
     assert unstorable(said) is None
     canonical_json(said)
     assert (said["response_id"], said["calls"][0]["provider_id"]) == ("a\u2400b\ufffd", "a\u2400b\ufffd")
+
+
+def test_reasoning_stays_reasoning() -> None:
+    answer = ModelAnswer([AnswerItem("reasoning", "hm", {"signature": "x"}), AnswerItem("text", "yes")])
+    assert step_finished(CALLING, answer).items == (
+        AnswerReasoning(text="hm", provider={"signature": "x"}),
+        AnswerText(text="yes"),
+    )
 
 
 def test_a_long_response_id_fits_an_index_and_stays_itself() -> None:
