@@ -1,5 +1,6 @@
 """What every service does around its own work: settings to logs, metrics, probes, log and database, and back down."""
 
+import os
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from services.chassis.postgres.database_setup import check_database
 from services.chassis.process.lifecycle import Lifecycle
 from services.chassis.process.metrics import CommonMetrics
 from services.chassis.process.probes import Check, Probes
+from services.chassis.removed_settings import removed_in
 from services.chassis.settings import Settings
 
 logger = structlog.get_logger()
@@ -67,6 +69,8 @@ async def surroundings(
     """Open to the end of the block. The database may be away: nothing is connected before it is needed. What else is
     wrong with it is a SetupError; `takes` are the roles that are taken on beside the service's own.
     """
+    for removed in removed_in(os.environ):
+        logger.warning("setting_removed", detail=removed)
     away = await check_database(settings, owners, takes)
     if away is not None:
         logger.warning("database_away", reason=away)

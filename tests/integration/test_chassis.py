@@ -10,8 +10,8 @@ import pytest
 from aiokafka import AIOKafkaProducer
 from prometheus_client import CollectorRegistry
 
+from services.chassis.kafka import kafka_log as kafka
 from services.chassis.kafka.kafka_log import KafkaLog
-from services.chassis.kafka.kafka_log import kafka_log as kafka
 from services.chassis.kafka.topic_admin import TopicSpec
 from services.chassis.kafka.topics import kafka_topics
 from services.chassis.log.port import LogError, LogUnavailableError, Outgoing, TopicPartition
