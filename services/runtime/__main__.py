@@ -19,7 +19,7 @@ from services.runtime.child_store import PostgresChildren
 from services.runtime.deciding.own_tools import ENTRY
 from services.runtime.loop import Runtime
 from services.runtime.metrics import RuntimeMetrics
-from services.runtime.models.choice import open_model
+from services.runtime.model_choice import open_model
 from services.runtime.models.scheduling import ModelSlots
 from services.runtime.settings import RuntimeSettings
 from services.runtime.transcripts import PostgresTranscripts
