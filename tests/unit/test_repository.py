@@ -63,7 +63,13 @@ def machine_traces(files: Mapping[str, str]) -> list[str]:
 
 
 def inhabited_inits(files: Mapping[str, str]) -> list[str]:
-    return [path for path, text in files.items() if Path(path).name == "__init__.py" and text.strip()]
+    """An `__init__.py` holds the purpose of its room, in a docstring, and nothing else."""
+    return [path for path, text in files.items() if Path(path).name == "__init__.py" and _statements(text)]
+
+
+def _statements(text: str) -> list[ast.stmt]:
+    module = ast.parse(text)
+    return module.body if ast.get_docstring(module) is None else module.body[1:]
 
 
 def long_modules(files: Mapping[str, str], excused: Mapping[str, str]) -> list[str]:
@@ -127,12 +133,14 @@ def test_other_text_is_no_trace(line: str) -> None:
     assert machine_traces({"a.txt": line}) == []
 
 
-def test_packages_say_nothing() -> None:
+def test_packages_hold_no_code() -> None:
     assert inhabited_inits(tracked()) == []
 
 
-def test_a_package_that_says_something_is_found() -> None:
-    assert inhabited_inits({"a/__init__.py": "x = 1\n", "b/__init__.py": "\n"}) == ["a/__init__.py"]
+def test_a_package_with_code_is_found() -> None:
+    files = {"a/__init__.py": "x = 1\n", "b/__init__.py": "\n", "c/__init__.py": '"""Rooms."""\n'}
+    files["d/__init__.py"] = '"""Rooms."""\nimport os\n'
+    assert inhabited_inits(files) == ["a/__init__.py", "d/__init__.py"]
 
 
 def test_no_module_is_long_without_a_reason() -> None:
