@@ -145,95 +145,97 @@ def next_chain(chain: str, record: Record) -> str:
     return sha256((chain + record.id + record.data_hash).encode()).hexdigest()
 
 
-def _judge(s: ThreadState, record: Record) -> Verdict:
+def _judge(state: ThreadState, record: Record) -> Verdict:
     if not record.actor.startswith(USER_PREFIX):
-        return _judge_event(s, record)
-    remembered = s.commands.get(record.id)
+        return _judge_event(state, record)
+    remembered = state.commands.get(record.id)
     if remembered is not None:
         return DUPLICATE if remembered == record.data_hash[:_HASH_REMEMBERED] else CONFLICT
-    verdict = _judge_event(s, record)
-    s.commands = _remember(s.commands, record.id, record.data_hash[:_HASH_REMEMBERED], REMEMBERED_COMMANDS)
+    verdict = _judge_event(state, record)
+    state.commands = _remember(state.commands, record.id, record.data_hash[:_HASH_REMEMBERED], REMEMBERED_COMMANDS)
     return verdict
 
 
-def _judge_broken(s: ThreadState, record: Record, problem: Problem) -> Verdict:
+def _judge_broken(state: ThreadState, record: Record, problem: Problem) -> Verdict:
     if problem.understood:
         return Verdict("rejected", f"undecodable: {problem.reason}")
-    if record.kind not in s.ignored_types:
-        s.ignored_types = (*s.ignored_types, record.kind)[-REMEMBERED_STARTS:]
+    if record.kind not in state.ignored_types:
+        state.ignored_types = (*state.ignored_types, record.kind)[-REMEMBERED_STARTS:]
     return Verdict("ignored", problem.reason)
 
 
-def _judge_event(s: ThreadState, record: Record) -> Verdict:
+def _judge_event(state: ThreadState, record: Record) -> Verdict:
     data = record.data
     if data is None:
-        return _judge_broken(s, record, record.problem or NO_DATA)
+        return _judge_broken(state, record, record.problem or NO_DATA)
     transition = TRANSITIONS[type(data)]
-    if s.status == "none":
-        return NO_THREAD if type(data) is not ThreadCreated else transition.handle(s, record, data)
+    if state.status == "none":
+        return NO_THREAD if type(data) is not ThreadCreated else transition.handle(state, record, data)
     importer = record.actor.startswith(IMPORT_PREFIX)
-    if s.status == "importing":
+    if state.status == "importing":
         if not (transition.while_importing == "anyone" or (transition.while_importing == "importer" and importer)):
             return Verdict("rejected", "the thread is being imported")
     elif importer and type(data) not in {ThreadCreated, ThreadImportStarted}:
         return Verdict("rejected", "no import is under way")
-    if s.status == "closed" and not transition.after_close:
+    if state.status == "closed" and not transition.after_close:
         return CLOSED
-    return transition.handle(s, record, data)
+    return transition.handle(state, record, data)
 
 
 # Threads
 
 
-def _thread_created(s: ThreadState, r: Record, d: ThreadCreated) -> Verdict:
-    if s.status != "none":
+def _thread_created(state: ThreadState, record: Record, event: ThreadCreated) -> Verdict:
+    if state.status != "none":
         return Verdict("superseded", "the thread exists")
-    s.status = "importing" if d.importing else "active"
-    s.created_ms = r.time_ms
-    s.config, s.config_seq = d.config, s.seq
-    s.title, s.labels, s.lineage = d.title, d.labels, d.lineage
+    state.status = "importing" if event.importing else "active"
+    state.created_ms = record.time_ms
+    state.config, state.config_seq = event.config, state.seq
+    state.title, state.labels, state.lineage = event.title, event.labels, event.lineage
     return APPLIED
 
 
-def _import_started(s: ThreadState, r: Record, d: ThreadImportStarted) -> Verdict:
-    if s.status == "importing":
-        if s.import_source is None:
-            s.import_source = d.source
+def _import_started(state: ThreadState, record: Record, event: ThreadImportStarted) -> Verdict:
+    if state.status == "importing":
+        if state.import_source is None:
+            state.import_source = event.source
             return APPLIED
-        return DUPLICATE if s.import_source == d.source else Verdict("superseded", "another import is under way")
-    if s.status != "active" or s.turn is not None or s.queue:
+        return (
+            DUPLICATE if state.import_source == event.source else Verdict("superseded", "another import is under way")
+        )
+    if state.status != "active" or state.turn is not None or state.queue:
         return Verdict("rejected", "the thread is not idle")
-    if s.live:
+    if state.live:
         return Verdict("rejected", "the thread has gone on since the last import")
-    s.status, s.import_source = "importing", d.source
+    state.status, state.import_source = "importing", event.source
     return APPLIED
 
 
-def _import_ended(s: ThreadState, r: Record, d: ThreadImportEnded) -> Verdict:
-    if s.status != "importing":
+def _import_ended(state: ThreadState, record: Record, event: ThreadImportEnded) -> Verdict:
+    if state.status != "importing":
         return Verdict("superseded", "no import is under way")
-    if s.import_source not in {None, d.source}:
+    if state.import_source not in {None, event.source}:
         return Verdict("superseded", "another import is under way")
-    s.status = "active"
-    _end_import(s, r)
+    state.status = "active"
+    _end_import(state, record)
     return APPLIED
 
 
-def _end_import(s: ThreadState, r: Record) -> None:
-    turn = s.turn
+def _end_import(state: ThreadState, record: Record) -> None:
+    turn = state.turn
     if turn is not None:
-        unfinished = unsettled_calls(s, turn.turn)
-        s.calls = s.calls | {call.call: replace(call, status="unknown", effect="unsafe") for call in unfinished}
-        _end_turn(s, turn, "interrupted", r.data_hash)
-    s.queue = ()
-    s.plan = plans.set_aside(s.plan)
-    s.live, s.import_source = False, None
-    _set_base(s)
+        unfinished = unsettled_calls(state, turn.turn)
+        state.calls = state.calls | {call.call: replace(call, status="unknown", effect="unsafe") for call in unfinished}
+        _end_turn(state, turn, "interrupted", record.data_hash)
+    state.queue = ()
+    state.plan = plans.set_aside(state.plan)
+    state.live, state.import_source = False, None
+    _set_base(state)
 
 
-def _configured(s: ThreadState, r: Record, d: ThreadConfigured) -> Verdict:
-    before: JsonValue = s.config.model_dump(mode="json") if s.config is not None else {}
-    patched = dumps(merge_patch(before, d.patch))
+def _configured(state: ThreadState, record: Record, event: ThreadConfigured) -> Verdict:
+    before: JsonValue = state.config.model_dump(mode="json") if state.config is not None else {}
+    patched = dumps(merge_patch(before, event.patch))
     if len(patched) > CONFIG_BYTES_MAX:
         return Verdict(
             "rejected", f"the patched configuration has {len(patched)} bytes; {CONFIG_BYTES_MAX} are allowed"
@@ -242,394 +244,396 @@ def _configured(s: ThreadState, r: Record, d: ThreadConfigured) -> Verdict:
         config = Config.model_validate_json(patched)
     except pydantic.ValidationError as error:
         return Verdict("rejected", f"the patched configuration is none: {first_error(error)}")
-    s.config, s.config_seq = config, s.seq
+    state.config, state.config_seq = config, state.seq
     return APPLIED
 
 
-def _described(s: ThreadState, r: Record, d: ThreadDescribed) -> Verdict:
-    if d.title is not None:
-        s.title = d.title or None
-    if d.labels is not None:
-        s.labels = d.labels
+def _described(state: ThreadState, record: Record, event: ThreadDescribed) -> Verdict:
+    if event.title is not None:
+        state.title = event.title or None
+    if event.labels is not None:
+        state.labels = event.labels
     return APPLIED
 
 
-def _archived(s: ThreadState, r: Record, d: ThreadArchived) -> Verdict:
-    if s.archived:
+def _archived(state: ThreadState, record: Record, event: ThreadArchived) -> Verdict:
+    if state.archived:
         return ARCHIVED_ALREADY
-    s.archived = True
+    state.archived = True
     return APPLIED
 
 
-def _unarchived(s: ThreadState, r: Record, d: ThreadUnarchived) -> Verdict:
-    if not s.archived:
+def _unarchived(state: ThreadState, record: Record, event: ThreadUnarchived) -> Verdict:
+    if not state.archived:
         return NOT_ARCHIVED
-    s.archived = False
+    state.archived = False
     return APPLIED
 
 
-def _rewound(s: ThreadState, r: Record, d: ThreadRewound) -> Verdict:
-    if s.status not in {"active", "importing"}:
-        return Verdict("rejected", f"the thread is {s.status}")
-    if s.turn is not None:
-        return Verdict("rejected", f"turn {s.turn.turn} is open")
-    if d.to_turn > s.last_turn:
-        return Verdict("rejected", f"there is no turn {d.to_turn}")
-    _set_base(s)
-    s.live = s.live or not r.actor.startswith(IMPORT_PREFIX)
-    s.calls = {name: replace(call, rewound=call.rewound or call.turn > d.to_turn) for name, call in s.calls.items()}
+def _rewound(state: ThreadState, record: Record, event: ThreadRewound) -> Verdict:
+    if state.status not in {"active", "importing"}:
+        return Verdict("rejected", f"the thread is {state.status}")
+    if state.turn is not None:
+        return Verdict("rejected", f"turn {state.turn.turn} is open")
+    if event.to_turn > state.last_turn:
+        return Verdict("rejected", f"there is no turn {event.to_turn}")
+    _set_base(state)
+    state.live = state.live or not record.actor.startswith(IMPORT_PREFIX)
+    state.calls = {
+        name: replace(call, rewound=call.rewound or call.turn > event.to_turn) for name, call in state.calls.items()
+    }
     return APPLIED
 
 
-def _close_requested(s: ThreadState, r: Record, d: ThreadCloseRequested) -> Verdict:
-    if s.status in {"closing", "closed"}:
+def _close_requested(state: ThreadState, record: Record, event: ThreadCloseRequested) -> Verdict:
+    if state.status in {"closing", "closed"}:
         return CLOSING_ALREADY
-    if s.status == "importing":
-        _end_import(s, r)
-    s.status, s.queue, s.compaction_requested = "closing", (), False
-    if s.turn is not None and s.turn.cancelling is None:
-        _cancel(s, s.turn, "close", r.time_ms, discard=True)
+    if state.status == "importing":
+        _end_import(state, record)
+    state.status, state.queue, state.compaction_requested = "closing", (), False
+    if state.turn is not None and state.turn.cancelling is None:
+        _cancel(state, state.turn, "close", record.time_ms, discard=True)
     return APPLIED
 
 
-def _closed(s: ThreadState, r: Record, d: ThreadClosed) -> Verdict:
+def _closed(state: ThreadState, record: Record, event: ThreadClosed) -> Verdict:
     """Its owner says so once the plan has come to rest, and that is for good: nothing of a closing thread's plan is
     approved or begun, so an owner that lags behind closes nothing over a task that runs. What is recorded stands.
     """
-    if s.status == "closed":
+    if state.status == "closed":
         return DUPLICATE
-    if s.status != "closing" or s.turn is not None:
-        return Verdict("rejected", "the thread is not closing" if s.status != "closing" else "a turn is open")
-    s.status = "closed"
+    if state.status != "closing" or state.turn is not None:
+        return Verdict("rejected", "the thread is not closing" if state.status != "closing" else "a turn is open")
+    state.status = "closed"
     return APPLIED
 
 
 # Inputs
 
 
-def _input_submitted(s: ThreadState, r: Record, d: InputSubmitted) -> Verdict:
-    in_turn = s.turn is not None and d.input in s.turn.inputs
-    if d.input in s.inputs or in_turn or any(item.input == d.input for item in s.queue):
+def _input_submitted(state: ThreadState, record: Record, event: InputSubmitted) -> Verdict:
+    in_turn = state.turn is not None and event.input in state.turn.inputs
+    if event.input in state.inputs or in_turn or any(item.input == event.input for item in state.queue):
         return Verdict("duplicate", "this input id was submitted before")
-    if s.status == "closing":
+    if state.status == "closing":
         return CLOSING
-    if d.expected_turn is not None and (s.turn is None or s.turn.turn != d.expected_turn):
-        return Verdict("rejected", f"turn {d.expected_turn} is not open")
-    if d.mode == "steer" and d.call is not None:
+    if event.expected_turn is not None and (state.turn is None or state.turn.turn != event.expected_turn):
+        return Verdict("rejected", f"turn {event.expected_turn} is not open")
+    if event.mode == "steer" and event.call is not None:
         return Verdict("rejected", "a call that is asked for has a turn of its own")
-    if d.mode == "reject" and (s.turn is not None or s.queue):
-        return Verdict("rejected", "a turn is open" if s.turn is not None else "inputs are waiting")
-    s.inputs = _remember(s.inputs, d.input, s.seq, REMEMBERED_INPUTS)
-    released = tuple([replace(item, held=False) if item.held else item for item in s.queue])
-    s.queue = (*released, QueuedInput(d.input, d.mode, s.seq, d.expected_turn, call=d.call))
-    s.live = s.live or not r.actor.startswith(IMPORT_PREFIX)
-    if d.mode == "interrupt" and s.turn is not None and s.turn.cancelling is None:
-        _cancel(s, s.turn, "interrupt", r.time_ms, discard=False)
+    if event.mode == "reject" and (state.turn is not None or state.queue):
+        return Verdict("rejected", "a turn is open" if state.turn is not None else "inputs are waiting")
+    state.inputs = _remember(state.inputs, event.input, state.seq, REMEMBERED_INPUTS)
+    released = tuple([replace(item, held=False) if item.held else item for item in state.queue])
+    state.queue = (*released, QueuedInput(event.input, event.mode, state.seq, event.expected_turn, call=event.call))
+    state.live = state.live or not record.actor.startswith(IMPORT_PREFIX)
+    if event.mode == "interrupt" and state.turn is not None and state.turn.cancelling is None:
+        _cancel(state, state.turn, "interrupt", record.time_ms, discard=False)
     return APPLIED
 
 
-def _input_withdrawn(s: ThreadState, r: Record, d: InputWithdrawn) -> Verdict:
-    if all(item.input != d.input for item in s.queue):
-        if d.input in s.inputs:
+def _input_withdrawn(state: ThreadState, record: Record, event: InputWithdrawn) -> Verdict:
+    if all(item.input != event.input for item in state.queue):
+        if event.input in state.inputs:
             return Verdict("superseded", "the input has left the queue")
-        return Verdict("rejected", f"there is no input {d.input}")
-    s.queue = tuple([item for item in s.queue if item.input != d.input])
+        return Verdict("rejected", f"there is no input {event.input}")
+    state.queue = tuple([item for item in state.queue if item.input != event.input])
     return APPLIED
 
 
 # Turns
 
 
-def _turn_started(s: ThreadState, r: Record, d: TurnStarted) -> Verdict:
-    if d.turn <= s.last_turn:
-        same = s.turn is not None and s.turn.turn == d.turn and s.turn.started_hash == r.data_hash
-        return DUPLICATE if same else Verdict("superseded", f"turn {d.turn} has started")
-    if d.turn != s.last_turn + 1 or s.turn is not None:
-        return Verdict("rejected", f"turn {s.last_turn + 1} is next" if s.turn is None else "a turn is open")
-    if s.status == "closing" or s.config is None:
+def _turn_started(state: ThreadState, record: Record, event: TurnStarted) -> Verdict:
+    if event.turn <= state.last_turn:
+        same = state.turn is not None and state.turn.turn == event.turn and state.turn.started_hash == record.data_hash
+        return DUPLICATE if same else Verdict("superseded", f"turn {event.turn} has started")
+    if event.turn != state.last_turn + 1 or state.turn is not None:
+        return Verdict("rejected", f"turn {state.last_turn + 1} is next" if state.turn is None else "a turn is open")
+    if state.status == "closing" or state.config is None:
         return CLOSING
-    queued = {item.input: item for item in s.queue}
-    if not d.inputs or len(set(d.inputs)) < len(d.inputs):
+    queued = {item.input: item for item in state.queue}
+    if not event.inputs or len(set(event.inputs)) < len(event.inputs):
         return Verdict("rejected", "a turn takes one input or more, each once")
-    if any(item not in queued for item in d.inputs):
+    if any(item not in queued for item in event.inputs):
         return Verdict("superseded", "an input has left the queue")
-    if any(queued[item].held for item in d.inputs):
+    if any(queued[item].held for item in event.inputs):
         return Verdict("rejected", "the queue is held until the next input")
-    requested = queued[d.inputs[0]].call
-    if len(d.inputs) > 1 and any(queued[item].call is not None for item in d.inputs):
+    requested = queued[event.inputs[0]].call
+    if len(event.inputs) > 1 and any(queued[item].call is not None for item in event.inputs):
         return Verdict("rejected", "a call that is asked for has a turn of its own")
-    if d.config != s.config_seq or d.base != s.base:
+    if event.config != state.config_seq or event.base != state.base:
         return Verdict("superseded", "the configuration or the base of the context has changed")
-    taken = set(d.inputs)
-    s.queue = tuple([item for item in s.queue if item.input not in taken])
-    s.last_turn = d.turn
-    s.turn = make(
+    taken = set(event.inputs)
+    state.queue = tuple([item for item in state.queue if item.input not in taken])
+    state.last_turn = event.turn
+    state.turn = make(
         Turn,
-        turn=d.turn,
-        inputs=d.inputs,
-        config=s.config,
-        follows=r.data_hash,
-        started_ms=r.time_ms,
-        started_hash=r.data_hash,
-        started_seq=s.seq,
+        turn=event.turn,
+        inputs=event.inputs,
+        config=state.config,
+        follows=record.data_hash,
+        started_ms=record.time_ms,
+        started_hash=record.data_hash,
+        started_seq=state.seq,
         requested=requested,
     )
-    s.calls = _without_settled(s.calls)
-    s.live = s.live or not r.actor.startswith(IMPORT_PREFIX)
+    state.calls = _without_settled(state.calls)
+    state.live = state.live or not record.actor.startswith(IMPORT_PREFIX)
     return APPLIED
 
 
-def _turn_cancel_requested(s: ThreadState, r: Record, d: TurnCancelRequested) -> Verdict:
-    if s.turn is None or s.turn.turn != d.turn:
-        if d.turn <= s.last_turn:
-            return Verdict("superseded", f"turn {d.turn} has ended")
-        return Verdict("rejected", f"there is no turn {d.turn}")
-    if s.turn.cancelling is not None:
-        return cancelling_already(d.turn)
-    _cancel(s, s.turn, d.reason, r.time_ms, discard=d.discard)
+def _turn_cancel_requested(state: ThreadState, record: Record, event: TurnCancelRequested) -> Verdict:
+    if state.turn is None or state.turn.turn != event.turn:
+        if event.turn <= state.last_turn:
+            return Verdict("superseded", f"turn {event.turn} has ended")
+        return Verdict("rejected", f"there is no turn {event.turn}")
+    if state.turn.cancelling is not None:
+        return cancelling_already(event.turn)
+    _cancel(state, state.turn, event.reason, record.time_ms, discard=event.discard)
     return APPLIED
 
 
-def _turn_recovered(s: ThreadState, r: Record, d: TurnRecovered) -> Verdict:
-    if s.turn is None or s.turn.turn != d.turn:
-        return Verdict("superseded", f"turn {d.turn} is not open")
+def _turn_recovered(state: ThreadState, record: Record, event: TurnRecovered) -> Verdict:
+    if state.turn is None or state.turn.turn != event.turn:
+        return Verdict("superseded", f"turn {event.turn} is not open")
     return APPLIED
 
 
-def _turn_ended(s: ThreadState, r: Record, d: TurnEnded) -> Verdict:
-    turn = s.turn
-    if turn is None or turn.turn != d.turn:
-        if d.turn == s.last_turn and s.last_turn_hash == r.data_hash:
+def _turn_ended(state: ThreadState, record: Record, event: TurnEnded) -> Verdict:
+    turn = state.turn
+    if turn is None or turn.turn != event.turn:
+        if event.turn == state.last_turn and state.last_turn_hash == record.data_hash:
             return DUPLICATE
-        known = d.turn <= s.last_turn
-        return Verdict("superseded" if known else "rejected", f"turn {d.turn} is not open")
-    why = _why_not_ended(s, turn, d)
+        known = event.turn <= state.last_turn
+        return Verdict("superseded" if known else "rejected", f"turn {event.turn} is not open")
+    why = _why_not_ended(state, turn, event)
     if why is not None:
         return Verdict("superseded", why)
-    _end_turn(s, turn, d.outcome, r.data_hash)
+    _end_turn(state, turn, event.outcome, record.data_hash)
     return APPLIED
 
 
-def _why_not_ended(s: ThreadState, turn: Turn, d: TurnEnded) -> str | None:
-    waiting = unsettled_calls(s, turn.turn)
+def _why_not_ended(state: ThreadState, turn: Turn, event: TurnEnded) -> str | None:
+    waiting = unsettled_calls(state, turn.turn)
     if any(call.status in {"running", "repeatable"} for call in waiting):
         return "a call is running or may run again"
-    if {call.call for call in waiting if call.status == "unknown"} != set(d.unknown_calls):
+    if {call.call for call in waiting if call.status == "unknown"} != set(event.unknown_calls):
         return "the unknown calls are others than those named"
-    if turn.cancelling is not None and d.outcome == "completed":
+    if turn.cancelling is not None and event.outcome == "completed":
         return "the turn is being cancelled"
-    if d.follows != turn.follows:
+    if event.follows != turn.follows:
         return "another answer took its place"
     if turn.cancelling is not None:
         return None
-    if turn.step is not None and (turn.step.status == "open" or d.outcome == "completed"):
+    if turn.step is not None and (turn.step.status == "open" or event.outcome == "completed"):
         return f"step {turn.step.step} is {turn.step.status}"
-    if turn.steps == 0 and d.outcome == "completed":
+    if turn.steps == 0 and event.outcome == "completed":
         return "no step has finished"
     if any(call.status != "unknown" for call in waiting):
         return "a call is not settled"
     return None
 
 
-def _end_turn(s: ThreadState, turn: Turn, outcome: TurnOutcome, data_hash: str) -> None:
-    s.queue = tuple([item for item in s.queue if item.expected_turn != turn.turn])
-    s.turn, s.last_outcome, s.last_turn_hash = None, outcome, data_hash
-    s.calls = _without_settled(s.calls)
+def _end_turn(state: ThreadState, turn: Turn, outcome: TurnOutcome, data_hash: str) -> None:
+    state.queue = tuple([item for item in state.queue if item.expected_turn != turn.turn])
+    state.turn, state.last_outcome, state.last_turn_hash = None, outcome, data_hash
+    state.calls = _without_settled(state.calls)
 
 
-def _cancel(s: ThreadState, turn: Turn, cause: CancelCause, time_ms: int, *, discard: bool) -> None:
+def _cancel(state: ThreadState, turn: Turn, cause: CancelCause, time_ms: int, *, discard: bool) -> None:
     """The open turn is being cancelled: from here every call that is neither running nor unknown is settled."""
-    s.turn = replace(turn, cancelling=cause, cancelled_ms=time_ms)
-    s.calls = s.calls | {
+    state.turn = replace(turn, cancelling=cause, cancelled_ms=time_ms)
+    state.calls = state.calls | {
         call.call: replace(call, status="unknown") if call.may_have_run else _settled(call, "cancelled", None)
-        for call in unsettled_calls(s, turn.turn)
+        for call in unsettled_calls(state, turn.turn)
         if call.status not in {"running", "unknown"}
     }
     if discard:
-        s.queue = tuple([item for item in s.queue if item.mode != "steer"])
+        state.queue = tuple([item for item in state.queue if item.mode != "steer"])
     if cause == "recovery":
-        s.queue = tuple([replace(item, held=True) for item in s.queue])
+        state.queue = tuple([replace(item, held=True) for item in state.queue])
 
 
 # Steps
 
 
-def _step_started(s: ThreadState, r: Record, d: StepStarted) -> Verdict:
-    turn = s.turn
-    if turn is None or turn.turn != d.turn:
-        return Verdict("superseded" if d.turn <= s.last_turn else "rejected", f"turn {d.turn} is not open")
+def _step_started(state: ThreadState, record: Record, event: StepStarted) -> Verdict:
+    turn = state.turn
+    if turn is None or turn.turn != event.turn:
+        return Verdict("superseded" if event.turn <= state.last_turn else "rejected", f"turn {event.turn} is not open")
     if turn.cancelling is not None:
         return Verdict("rejected", "the turn is being cancelled")
     step = turn.step
-    if step is not None and step.step == d.step and d.attempt <= step.attempt:
-        return DUPLICATE if r.data_hash in step.starts else Verdict("superseded", "this attempt has started")
-    if d.step <= turn.steps:
-        return Verdict("superseded", f"step {d.step} has finished")
-    if d.follows != turn.follows:
+    if step is not None and step.step == event.step and event.attempt <= step.attempt:
+        return DUPLICATE if record.data_hash in step.starts else Verdict("superseded", "this attempt has started")
+    if event.step <= turn.steps:
+        return Verdict("superseded", f"step {event.step} has finished")
+    if event.follows != turn.follows:
         return Verdict("superseded", "another answer took its place")
-    if _holds_up(s, turn):
+    if _holds_up(state, turn):
         return Verdict("rejected", "a call is not settled")
     if step is None:
-        return _first_attempt(s, r, d, turn)
-    if d.step != step.step or d.attempt != step.attempt + 1:
+        return _first_attempt(state, record, event, turn)
+    if event.step != step.step or event.attempt != step.attempt + 1:
         return Verdict("rejected", f"attempt {step.attempt + 1} of step {step.step} is next")
-    if d.inputs != step.inputs:
+    if event.inputs != step.inputs:
         return Verdict("rejected", "another attempt must list the same inputs")
     again = replace(
         step,
-        attempt=d.attempt,
+        attempt=event.attempt,
         status="open",
-        starts=(*step.starts, r.data_hash)[-REMEMBERED_STARTS:],
-        owner=d.owner,
-        started_ms=r.time_ms,
+        starts=(*step.starts, record.data_hash)[-REMEMBERED_STARTS:],
+        owner=event.owner,
+        started_ms=record.time_ms,
         retry_at_ms=None,
         handed_over=False,
     )
-    s.turn = replace(turn, step=again)
+    state.turn = replace(turn, step=again)
     return APPLIED
 
 
-def _holds_up(s: ThreadState, turn: Turn) -> bool:
+def _holds_up(state: ThreadState, turn: Turn) -> bool:
     """Whether a call has to be settled before the turn goes on. A session that was recorded elsewhere may have gone on
     without ever telling what a call came to.
     """
-    importing = s.status == "importing"
-    return any(not (importing and call.status == "unknown") for call in unsettled_calls(s, turn.turn))
+    importing = state.status == "importing"
+    return any(not (importing and call.status == "unknown") for call in unsettled_calls(state, turn.turn))
 
 
-def _first_attempt(s: ThreadState, r: Record, d: StepStarted, turn: Turn) -> Verdict:
-    if d.step != turn.steps + 1 or d.attempt != 1:
+def _first_attempt(state: ThreadState, record: Record, event: StepStarted, turn: Turn) -> Verdict:
+    if event.step != turn.steps + 1 or event.attempt != 1:
         return Verdict("rejected", f"attempt 1 of step {turn.steps + 1} is next")
-    steering = {item.input for item in s.queue if item.mode == "steer"}
-    if len(set(d.inputs)) < len(d.inputs) or not steering.issuperset(d.inputs):
+    steering = {item.input for item in state.queue if item.mode == "steer"}
+    if len(set(event.inputs)) < len(event.inputs) or not steering.issuperset(event.inputs):
         return Verdict("superseded", "a steering input has left the queue")
-    taken = set(d.inputs)
-    s.queue = tuple([item for item in s.queue if item.input not in taken])
+    taken = set(event.inputs)
+    state.queue = tuple([item for item in state.queue if item.input not in taken])
     step = make(
         Step,
-        step=d.step,
+        step=event.step,
         attempt=1,
         status="open",
-        inputs=d.inputs,
-        starts=(r.data_hash,),
-        owner=d.owner,
-        started_ms=r.time_ms,
-        seq=s.seq,
+        inputs=event.inputs,
+        starts=(record.data_hash,),
+        owner=event.owner,
+        started_ms=record.time_ms,
+        seq=state.seq,
     )
-    s.turn = replace(turn, step=step)
+    state.turn = replace(turn, step=step)
     return APPLIED
 
 
-def _find_open_step(s: ThreadState, turn: int, step: int) -> tuple[Turn, Step] | Verdict:
-    if s.turn is None or s.turn.turn != turn:
-        return Verdict("superseded" if turn <= s.last_turn else "rejected", f"turn {turn} is not open")
-    if step <= s.turn.steps:
+def _find_open_step(state: ThreadState, turn: int, step: int) -> tuple[Turn, Step] | Verdict:
+    if state.turn is None or state.turn.turn != turn:
+        return Verdict("superseded" if turn <= state.last_turn else "rejected", f"turn {turn} is not open")
+    if step <= state.turn.steps:
         return Verdict("superseded", f"step {step} has finished")
-    if s.turn.step is None or s.turn.step.step != step:
+    if state.turn.step is None or state.turn.step.step != step:
         return Verdict("rejected", f"step {step} has not started")
-    if s.turn.step.status != "open":
+    if state.turn.step.status != "open":
         return Verdict("superseded", f"step {step} has failed")
-    return s.turn, s.turn.step
+    return state.turn, state.turn.step
 
 
-def _step_finished(s: ThreadState, r: Record, d: StepFinished) -> Verdict:
-    if s.turn is not None and s.turn.follows == r.data_hash:
+def _step_finished(state: ThreadState, record: Record, event: StepFinished) -> Verdict:
+    if state.turn is not None and state.turn.follows == record.data_hash:
         return DUPLICATE
-    found = _find_open_step(s, d.turn, d.step)
+    found = _find_open_step(state, event.turn, event.step)
     if isinstance(found, Verdict):
         return found
     turn, step = found
-    if d.started not in step.starts:
+    if event.started not in step.starts:
         return Verdict("superseded", "it answers a start that did not take effect")
-    if any(call.index != place for place, call in enumerate(d.calls)):
+    if any(call.index != place for place, call in enumerate(event.calls)):
         return Verdict("rejected", "calls are numbered from 0 in their order")
-    s.turn = replace(
+    state.turn = replace(
         turn,
-        follows=r.data_hash,
-        steps=d.step,
+        follows=record.data_hash,
+        steps=event.step,
         step=None,
-        input_tokens=turn.input_tokens + d.usage.input_tokens,
-        output_tokens=turn.output_tokens + d.usage.output_tokens,
+        input_tokens=turn.input_tokens + event.usage.input_tokens,
+        output_tokens=turn.output_tokens + event.usage.output_tokens,
     )
-    s.context_tokens = d.usage.input_tokens + d.usage.output_tokens
-    calls = _without_settled(s.calls)
-    for proposed in d.calls:
+    state.context_tokens = event.usage.input_tokens + event.usage.output_tokens
+    calls = _without_settled(state.calls)
+    for proposed in event.calls:
         call = make(
             Call,
-            call=call_id(d.turn, d.step, proposed.index),
-            turn=d.turn,
-            step=d.step,
+            call=call_id(event.turn, event.step, proposed.index),
+            turn=event.turn,
+            step=event.step,
             index=proposed.index,
             tool=proposed.tool,
             args=proposed.args,
             call_hash=proposed.call_hash,
             status="proposed",
-            seq=s.seq,
+            seq=state.seq,
             malformed=proposed.malformed,
         )
-        calls[call.call] = call if turn.cancelling is None else _settled(call, "cancelled", r.id)
-    s.calls = calls
+        calls[call.call] = call if turn.cancelling is None else _settled(call, "cancelled", record.id)
+    state.calls = calls
     return APPLIED
 
 
-def _step_failed(s: ThreadState, r: Record, d: StepFailed) -> Verdict:
-    found = _find_open_step(s, d.turn, d.step)
+def _step_failed(state: ThreadState, record: Record, event: StepFailed) -> Verdict:
+    found = _find_open_step(state, event.turn, event.step)
     if isinstance(found, Verdict):
         return found
     turn, step = found
-    if d.started != step.starts[-1]:
+    if event.started != step.starts[-1]:
         return Verdict("superseded", "a later attempt has started")
-    too_long = d.error.kind == CONTEXT_TOO_LONG
+    too_long = event.error.kind == CONTEXT_TOO_LONG
     failed = replace(
         step,
         status="failed",
-        failures=step.failures + (0 if d.handed_over or too_long else 1),
-        retriable=d.retriable,
-        retry_at_ms=d.retry_at_ms,
-        error=d.error.message,
-        handed_over=d.handed_over,
-        too_long_base=s.base if too_long else None,
+        failures=step.failures + (0 if event.handed_over or too_long else 1),
+        retriable=event.retriable,
+        retry_at_ms=event.retry_at_ms,
+        error=event.error.message,
+        handed_over=event.handed_over,
+        too_long_base=state.base if too_long else None,
     )
-    s.turn = replace(turn, step=failed)
+    state.turn = replace(turn, step=failed)
     return APPLIED
 
 
 # Tool calls
 
 
-def _find(s: ThreadState, call: str) -> Call | Verdict:
-    found = s.calls.get(call)
+def _find(state: ThreadState, call: str) -> Call | Verdict:
+    found = state.calls.get(call)
     if found is not None:
         return found
     parts = parse_call_id(call)
-    if parts is None or parts.turn > s.last_turn:
+    if parts is None or parts.turn > state.last_turn:
         return Verdict("rejected", f"there is no call {call}")
-    if s.turn is not None and s.turn.turn == parts.turn and parts.step >= s.turn.steps:
+    if state.turn is not None and state.turn.turn == parts.turn and parts.step >= state.turn.steps:
         return Verdict("rejected", f"there is no call {call}")
     return Verdict("superseded", f"the call {call} is settled, or never was")
 
 
-def _find_unsettled(s: ThreadState, call: str, r: Record) -> Call | Verdict:
-    found = _find(s, call)
+def _find_unsettled(state: ThreadState, call: str, record: Record) -> Call | Verdict:
+    found = _find(state, call)
     if isinstance(found, Call) and found.settled:
-        return DUPLICATE if found.settled_by == r.id else Verdict("superseded", f"the call is {found.outcome}")
+        return DUPLICATE if found.settled_by == record.id else Verdict("superseded", f"the call is {found.outcome}")
     return found
 
 
-def _approval_requested(s: ThreadState, r: Record, d: ToolCallApprovalRequested) -> Verdict:
-    call = _find_unsettled(s, d.call, r)
+def _approval_requested(state: ThreadState, record: Record, event: ToolCallApprovalRequested) -> Verdict:
+    call = _find_unsettled(state, event.call, record)
     if isinstance(call, Verdict):
         return call
-    if call.call_hash != d.call_hash:
+    if call.call_hash != event.call_hash:
         return Verdict("superseded", "the call is another one: its hash differs")
     if call.status != "proposed":
         return Verdict("superseded", f"the call is {call.status}")
-    _put(s, replace(call, status="waiting", expires_at_ms=d.expires_at_ms))
+    _put(state, replace(call, status="waiting", expires_at_ms=event.expires_at_ms))
     return APPLIED
 
 
-def _undecided(s: ThreadState, r: Record, call_name: str, call_hash: str) -> Call | Verdict:
-    call = _find_unsettled(s, call_name, r)
+def _undecided(state: ThreadState, record: Record, call_name: str, call_hash: str) -> Call | Verdict:
+    call = _find_unsettled(state, call_name, record)
     if isinstance(call, Verdict):
         return call
     if call.status not in {"proposed", "waiting"}:
@@ -640,174 +644,180 @@ def _undecided(s: ThreadState, r: Record, call_name: str, call_hash: str) -> Cal
     return call
 
 
-def _approved(s: ThreadState, r: Record, d: ToolCallApproved) -> Verdict:
-    call = _undecided(s, r, d.call, d.call_hash)
+def _approved(state: ThreadState, record: Record, event: ToolCallApproved) -> Verdict:
+    call = _undecided(state, record, event.call, event.call_hash)
     if isinstance(call, Verdict):
         return call
-    approved = replace(call, status="approved", approved_by=d.by, expires_at_ms=None)
-    if d.edited is not None:
-        approved = replace(approved, args=d.edited.args, call_hash=d.edited.call_hash, malformed=None)
-    _put(s, approved)
-    grant = Grant(None if d.tool else approved.call_hash, d.tool, d.by)
-    if d.scope == "thread":
-        s.grants = (*s.grants, grant)[-GRANTS_MAX:]
-    elif d.scope == "turn" and s.turn is not None:
-        s.turn = replace(s.turn, grants=(*s.turn.grants, grant)[-GRANTS_MAX:])
+    approved = replace(call, status="approved", approved_by=event.by, expires_at_ms=None)
+    if event.edited is not None:
+        approved = replace(approved, args=event.edited.args, call_hash=event.edited.call_hash, malformed=None)
+    _put(state, approved)
+    grant = Grant(None if event.tool else approved.call_hash, event.tool, event.by)
+    if event.scope == "thread":
+        state.grants = (*state.grants, grant)[-GRANTS_MAX:]
+    elif event.scope == "turn" and state.turn is not None:
+        state.turn = replace(state.turn, grants=(*state.turn.grants, grant)[-GRANTS_MAX:])
     return APPLIED
 
 
-def _denied(s: ThreadState, r: Record, d: ToolCallDenied) -> Verdict:
-    call = _undecided(s, r, d.call, d.call_hash)
+def _denied(state: ThreadState, record: Record, event: ToolCallDenied) -> Verdict:
+    call = _undecided(state, record, event.call, event.call_hash)
     if isinstance(call, Verdict):
         return call
-    _put(s, _settled(call, "denied", r.id))
+    _put(state, _settled(call, "denied", record.id))
     return APPLIED
 
 
-def _approval_expired(s: ThreadState, r: Record, d: ToolCallApprovalExpired) -> Verdict:
-    call = _undecided(s, r, d.call, d.call_hash)
+def _approval_expired(state: ThreadState, record: Record, event: ToolCallApprovalExpired) -> Verdict:
+    call = _undecided(state, record, event.call, event.call_hash)
     if isinstance(call, Verdict):
         return call
     if call.status != "waiting":
         return Verdict("rejected", "the call waits for nobody")
-    _put(s, _settled(call, "expired", r.id))
+    _put(state, _settled(call, "expired", record.id))
     return APPLIED
 
 
-def _dispatched(s: ThreadState, r: Record, d: ToolCallDispatched) -> Verdict:
-    call = _find_unsettled(s, d.call, r)
+def _dispatched(state: ThreadState, record: Record, event: ToolCallDispatched) -> Verdict:
+    call = _find_unsettled(state, event.call, record)
     if isinstance(call, Verdict):
         return call
-    if d.attempt <= call.attempt:
-        same = d.attempt == call.attempt and call.dispatch_hash == r.data_hash
-        return DUPLICATE if same else Verdict("superseded", f"attempt {d.attempt} has been dispatched")
+    if event.attempt <= call.attempt:
+        same = event.attempt == call.attempt and call.dispatch_hash == record.data_hash
+        return DUPLICATE if same else Verdict("superseded", f"attempt {event.attempt} has been dispatched")
     if call.status not in {"approved", "repeatable"}:
         return Verdict("rejected", f"the call is {call.status}")
-    if call.call_hash != d.call_hash:
+    if call.call_hash != event.call_hash:
         return Verdict("superseded", "the call is another one: its hash differs")
-    if d.attempt != call.attempt + 1:
+    if event.attempt != call.attempt + 1:
         return Verdict("rejected", f"attempt {call.attempt + 1} is next")
-    if s.turn is None or s.turn.turn != call.turn or s.turn.cancelling is not None:
+    if state.turn is None or state.turn.turn != call.turn or state.turn.cancelling is not None:
         return Verdict("rejected", "the call's turn is over or being cancelled")
     dispatched = replace(
         call,
         status="dispatched",
-        attempt=d.attempt,
-        dispatch_hash=r.data_hash,
-        effect=d.effect,
-        pool=d.pool,
-        last=d.last,
-        deadline_ms=d.deadline_ms,
-        timeout_ms=d.timeout_ms,
+        attempt=event.attempt,
+        dispatch_hash=record.data_hash,
+        effect=event.effect,
+        pool=event.pool,
+        last=event.last,
+        deadline_ms=event.deadline_ms,
+        timeout_ms=event.timeout_ms,
         lease_seconds=None,
         executor=None,
     )
-    if d.pool == THREAD_POOL and d.tool == SPAWN_THREAD_TOOL:
-        s.turn = replace(s.turn, children=s.turn.children + 1)
-    if d.pool in POOLS_WITHOUT_EXECUTOR:
-        dispatched = replace(dispatched, status="running", claim=r.id, claim_attempt=d.attempt, claimed_ms=r.time_ms)
-    _put(s, dispatched)
+    if event.pool == THREAD_POOL and event.tool == SPAWN_THREAD_TOOL:
+        state.turn = replace(state.turn, children=state.turn.children + 1)
+    if event.pool in POOLS_WITHOUT_EXECUTOR:
+        dispatched = replace(
+            dispatched, status="running", claim=record.id, claim_attempt=event.attempt, claimed_ms=record.time_ms
+        )
+    _put(state, dispatched)
     return APPLIED
 
 
-def _started(s: ThreadState, r: Record, d: ToolCallStarted) -> Verdict:
-    call = _find_unsettled(s, d.call, r)
+def _started(state: ThreadState, record: Record, event: ToolCallStarted) -> Verdict:
+    call = _find_unsettled(state, event.call, record)
     if isinstance(call, Verdict):
         return call
-    if call.attempt != d.attempt:
-        return Verdict("superseded" if d.attempt < call.attempt else "rejected", f"attempt {call.attempt} is the last")
+    if call.attempt != event.attempt:
+        return Verdict(
+            "superseded" if event.attempt < call.attempt else "rejected", f"attempt {call.attempt} is the last"
+        )
     if call.status != "dispatched":
-        if call.status == "running" and call.claim == r.id:
+        if call.status == "running" and call.claim == record.id:
             return DUPLICATE
         return Verdict("superseded", f"the call is {call.status}")
     _put(
-        s,
+        state,
         replace(
             call,
             status="running",
-            claim=r.id,
-            claim_attempt=d.attempt,
-            claimed_ms=r.time_ms,
-            lease_seconds=d.lease_seconds,
-            executor=d.executor,
+            claim=record.id,
+            claim_attempt=event.attempt,
+            claimed_ms=record.time_ms,
+            lease_seconds=event.lease_seconds,
+            executor=event.executor,
         ),
     )
     return APPLIED
 
 
-def _finished(s: ThreadState, r: Record, d: ToolCallFinished) -> Verdict:
-    call = _find_unsettled(s, d.call, r)
+def _finished(state: ThreadState, record: Record, event: ToolCallFinished) -> Verdict:
+    call = _find_unsettled(state, event.call, record)
     if isinstance(call, Verdict):
         return call
-    under_claim = call.claim == d.claim and call.claim_attempt == d.attempt
-    if d.outcome == "not_started":
+    under_claim = call.claim == event.claim and call.claim_attempt == event.attempt
+    if event.outcome == "not_started":
         if not under_claim:
             return Verdict("superseded", "it speaks of a claim that is not in force")
-        return _claim_never_ran(s, r, call)
-    first_pure = call.effect == "pure" and 0 < d.attempt <= call.attempt
+        return _claim_never_ran(state, record, call)
+    first_pure = call.effect == "pure" and 0 < event.attempt <= call.attempt
     if not under_claim and not first_pure:
         return Verdict("superseded", "it speaks of a claim that is not in force")
-    _put(s, _settled(call, d.outcome, r.id))
+    _put(state, _settled(call, event.outcome, record.id))
     return APPLIED
 
 
-def _claim_never_ran(s: ThreadState, r: Record, call: Call) -> Verdict:
+def _claim_never_ran(state: ThreadState, record: Record, call: Call) -> Verdict:
     """The executor that held the last claim says that it did nothing under it: the claim counts no more."""
     unclaimed = replace(call, claim=None)
     if call.status == "running":
-        _put(s, _not_started(s, unclaimed, r.id))
+        _put(state, _not_started(state, unclaimed, record.id))
         return APPLIED
     if call.lost_claims == 0:
         return Verdict("superseded", f"the call is {call.status}")
     unclaimed = replace(unclaimed, lost_claims=call.lost_claims - 1)
-    _put(s, unclaimed if call.status == "dispatched" else _not_started(s, unclaimed, r.id))
+    _put(state, unclaimed if call.status == "dispatched" else _not_started(state, unclaimed, record.id))
     return APPLIED
 
 
-def _lost(s: ThreadState, r: Record, d: ToolCallLost) -> Verdict:
-    call = _find_unsettled(s, d.call, r)
+def _lost(state: ThreadState, record: Record, event: ToolCallLost) -> Verdict:
+    call = _find_unsettled(state, event.call, record)
     if isinstance(call, Verdict):
         return call
-    if call.attempt != d.attempt:
-        return Verdict("superseded" if d.attempt < call.attempt else "rejected", f"attempt {call.attempt} is the last")
-    if call.status == "dispatched" and d.claim is None:
-        _put(s, _not_started(s, call, r.id))
+    if call.attempt != event.attempt:
+        return Verdict(
+            "superseded" if event.attempt < call.attempt else "rejected", f"attempt {call.attempt} is the last"
+        )
+    if call.status == "dispatched" and event.claim is None:
+        _put(state, _not_started(state, call, record.id))
         return APPLIED
     if call.status != "running":
         return Verdict("superseded", f"the call is {call.status}")
-    if d.claim != call.claim:
+    if event.claim != call.claim:
         return Verdict("superseded", "another claim is in force")
-    _put(s, _lost_claim(s, call, r.id))
+    _put(state, _lost_claim(state, call, record.id))
     return APPLIED
 
 
-def _resolved(s: ThreadState, r: Record, d: ToolCallResolved) -> Verdict:
-    call = _find_unsettled(s, d.call, r)
+def _resolved(state: ThreadState, record: Record, event: ToolCallResolved) -> Verdict:
+    call = _find_unsettled(state, event.call, record)
     if isinstance(call, Verdict):
         return call
     if call.status != "unknown":
         return Verdict("superseded", f"the call is {call.status}")
-    if call.attempt != d.attempt:
+    if call.attempt != event.attempt:
         return Verdict("superseded", f"attempt {call.attempt} is the last")
-    if d.decision != "again":
-        _put(s, _settled(call, d.decision, r.id))
+    if event.decision != "again":
+        _put(state, _settled(call, event.decision, record.id))
         return APPLIED
-    if s.turn is None or s.turn.turn != call.turn:
+    if state.turn is None or state.turn.turn != call.turn:
         return Verdict("rejected", f"turn {call.turn} is over: the call cannot run again in it")
-    if s.turn.cancelling is not None:
+    if state.turn.cancelling is not None:
         return Verdict("rejected", f"turn {call.turn} is being cancelled: the call cannot run again in it")
-    _put(s, replace(call, status="repeatable", last=False))
+    _put(state, replace(call, status="repeatable", last=False))
     return APPLIED
 
 
-def _is_cancelling(s: ThreadState, call: Call) -> bool:
+def _is_cancelling(state: ThreadState, call: Call) -> bool:
     """Whether nothing of the call's turn may start again: it is being cancelled, or over."""
-    return s.turn is None or s.turn.turn != call.turn or s.turn.cancelling is not None
+    return state.turn is None or state.turn.turn != call.turn or state.turn.cancelling is not None
 
 
-def _not_started(s: ThreadState, call: Call, by: str) -> Call:
+def _not_started(state: ThreadState, call: Call, by: str) -> Call:
     """After an attempt that never ran."""
-    over = _is_cancelling(s, call)
+    over = _is_cancelling(state, call)
     if not over and not call.last:
         return replace(call, status="repeatable")
     if call.may_have_run:
@@ -815,9 +825,9 @@ def _not_started(s: ThreadState, call: Call, by: str) -> Call:
     return _settled(call, "cancelled" if over else "not_started", by)
 
 
-def _lost_claim(s: ThreadState, call: Call, by: str) -> Call:
+def _lost_claim(state: ThreadState, call: Call, by: str) -> Call:
     """After a claimed attempt whose end nobody saw."""
-    over = _is_cancelling(s, call)
+    over = _is_cancelling(state, call)
     lost = call if call.effect == "pure" else replace(call, lost_claims=call.lost_claims + 1)
     if call.effect in {"pure", "idempotent"} and not over and not call.last:
         return replace(lost, status="repeatable")
@@ -834,133 +844,137 @@ def _without_settled(calls: dict[str, Call]) -> dict[str, Call]:
     return {name: call for name, call in calls.items() if call.status != "settled"}
 
 
-def _put(s: ThreadState, call: Call) -> None:
-    s.calls = {**s.calls, call.call: call}
+def _put(state: ThreadState, call: Call) -> None:
+    state.calls = {**state.calls, call.call: call}
 
 
 # Context and plans
 
 
-def _compaction_requested(s: ThreadState, r: Record, d: ContextCompactionRequested) -> Verdict:
-    if s.status != "active":
-        return Verdict("rejected", f"the thread is {s.status}")
-    if s.compaction_requested:
+def _compaction_requested(state: ThreadState, record: Record, event: ContextCompactionRequested) -> Verdict:
+    if state.status != "active":
+        return Verdict("rejected", f"the thread is {state.status}")
+    if state.compaction_requested:
         return COMPACTING_ALREADY
-    if d.turn > 0 and (d.base, d.turn) != (s.base, s.last_turn):
+    if event.turn > 0 and (event.base, event.turn) != (state.base, state.last_turn):
         return Verdict("superseded", "the context is another one than that which was too large")
-    if d.turn > 0 and s.compaction_failed_turn == d.turn:
+    if event.turn > 0 and state.compaction_failed_turn == event.turn:
         return Verdict("superseded", "a summary was asked for in this turn, and failed")
-    if _has_open_step(s):
+    if _has_open_step(state):
         return Verdict("rejected", "a step is open; ask between steps")
-    s.compaction_requested, s.compaction_seq = True, s.seq
+    state.compaction_requested, state.compaction_seq = True, state.seq
     return APPLIED
 
 
-def _compaction_failed(s: ThreadState, r: Record, d: ContextCompactionFailed) -> Verdict:
-    if not s.compaction_requested or d.base != s.base or d.requested != s.compaction_seq:
+def _compaction_failed(state: ThreadState, record: Record, event: ContextCompactionFailed) -> Verdict:
+    if not state.compaction_requested or event.base != state.base or event.requested != state.compaction_seq:
         return Verdict("superseded", "it speaks of a request that is not in force")
-    s.compaction_requested, s.compaction_failed_turn = False, s.last_turn
+    state.compaction_requested, state.compaction_failed_turn = False, state.last_turn
     return APPLIED
 
 
-def _compacted(s: ThreadState, r: Record, d: ContextCompacted) -> Verdict:
-    if s.status not in {"active", "importing"}:
-        return Verdict("rejected", f"the thread is {s.status}")
-    if d.base != s.base:
+def _compacted(state: ThreadState, record: Record, event: ContextCompacted) -> Verdict:
+    if state.status not in {"active", "importing"}:
+        return Verdict("rejected", f"the thread is {state.status}")
+    if event.base != state.base:
         return Verdict("superseded", "the base of the context has changed")
-    if d.through_seq >= s.seq or d.through_seq < s.base:
+    if event.through_seq >= state.seq or event.through_seq < state.base:
         return Verdict("rejected", "a summary stands for items since the base and before itself")
-    if _has_open_step(s) or (s.turn is not None and _holds_up(s, s.turn)):
+    if _has_open_step(state) or (state.turn is not None and _holds_up(state, state.turn)):
         return Verdict("rejected", "a step is open, or a call not settled")
-    _set_base(s)
-    s.compaction_requested = False
-    s.live = s.live or not r.actor.startswith(IMPORT_PREFIX)
+    _set_base(state)
+    state.compaction_requested = False
+    state.live = state.live or not record.actor.startswith(IMPORT_PREFIX)
     return APPLIED
 
 
-def _set_base(s: ThreadState) -> None:
+def _set_base(state: ThreadState) -> None:
     """From here the context is another one: what was measured of the last says nothing of it."""
-    s.base, s.context_tokens, s.compaction_failed_turn = s.seq, 0, None
+    state.base, state.context_tokens, state.compaction_failed_turn = state.seq, 0, None
 
 
-def _has_open_step(s: ThreadState) -> bool:
+def _has_open_step(state: ThreadState) -> bool:
     """A failed step is a boundary, too: where the context was too long for the model, a summary lets it try again."""
-    return s.turn is not None and s.turn.step is not None and s.turn.step.status == "open"
+    return state.turn is not None and state.turn.step is not None and state.turn.step.status == "open"
 
 
-def _plan_proposed(s: ThreadState, r: Record, d: PlanProposed) -> Verdict:
-    if d.plan_version != s.plan.last_version + 1:
-        known = d.plan_version <= s.plan.last_version
-        return Verdict("superseded" if known else "rejected", f"version {s.plan.last_version + 1} is next")
-    if s.status == "closing":
+def _plan_proposed(state: ThreadState, record: Record, event: PlanProposed) -> Verdict:
+    if event.plan_version != state.plan.last_version + 1:
+        known = event.plan_version <= state.plan.last_version
+        return Verdict("superseded" if known else "rejected", f"version {state.plan.last_version + 1} is next")
+    if state.status == "closing":
         return CLOSING
-    problem = plans.graph_problem(d.tasks)
+    problem = plans.graph_problem(event.tasks)
     if problem is not None:
         return Verdict("rejected", problem)
-    if d.call is not None and s.status != "importing":
-        call = s.calls.get(d.call)
+    if event.call is not None and state.status != "importing":
+        call = state.calls.get(event.call)
         if call is None or call.status != "running":
             return Verdict("superseded", "the call does not run any more")
-        if d.call in s.plan.proposals:
-            return Verdict("superseded", f"the call has proposed version {s.plan.proposals[d.call]}")
-    s.plan = plans.propose(s.plan, d.plan_version, d.tasks, d.call)
-    s.live = s.live or not r.actor.startswith(IMPORT_PREFIX)
+        if event.call in state.plan.proposals:
+            return Verdict("superseded", f"the call has proposed version {state.plan.proposals[event.call]}")
+    state.plan = plans.propose(state.plan, event.plan_version, event.tasks, event.call)
+    state.live = state.live or not record.actor.startswith(IMPORT_PREFIX)
     return APPLIED
 
 
-def _plan_approved(s: ThreadState, r: Record, d: PlanApproved) -> Verdict:
-    if s.plan.waiting != d.plan_version:
-        return Verdict("superseded", f"version {d.plan_version} does not wait for an answer")
-    if s.status == "closing":
+def _plan_approved(state: ThreadState, record: Record, event: PlanApproved) -> Verdict:
+    if state.plan.waiting != event.plan_version:
+        return Verdict("superseded", f"version {event.plan_version} does not wait for an answer")
+    if state.status == "closing":
         return CLOSING
-    s.plan = plans.approve(s.plan, r.time_ms)
+    state.plan = plans.approve(state.plan, record.time_ms)
     return APPLIED
 
 
-def _plan_rejected(s: ThreadState, r: Record, d: PlanRejected) -> Verdict:
-    if s.plan.waiting != d.plan_version:
-        return Verdict("superseded", f"version {d.plan_version} does not wait for an answer")
-    s.plan = plans.reject(s.plan, d.reason)
+def _plan_rejected(state: ThreadState, record: Record, event: PlanRejected) -> Verdict:
+    if state.plan.waiting != event.plan_version:
+        return Verdict("superseded", f"version {event.plan_version} does not wait for an answer")
+    state.plan = plans.reject(state.plan, event.reason)
     return APPLIED
 
 
-def _task_updated(s: ThreadState, r: Record, d: TaskUpdated) -> Verdict:
-    if s.plan.in_force != d.plan_version and not plans.is_of_child(s.plan, d.task, d.child):
-        return Verdict("superseded", f"version {d.plan_version} is not in force")
-    if s.status == "closing" and d.status == "running":
+def _task_updated(state: ThreadState, record: Record, event: TaskUpdated) -> Verdict:
+    if state.plan.in_force != event.plan_version and not plans.is_of_child(state.plan, event.task, event.child):
+        return Verdict("superseded", f"version {event.plan_version} is not in force")
+    if state.status == "closing" and event.status == "running":
         return CLOSING
-    waits = plans.waits_for(s.plan, d.task) if d.status == "running" and s.status != "importing" else ()
+    waits = plans.waits_for(state.plan, event.task) if event.status == "running" and state.status != "importing" else ()
     if waits:
         # Another owner's plan has the same version, and other tasks: that of an answer that did not take effect.
-        return Verdict("superseded", f"task {d.task!r} waits for {', '.join(waits)}")
-    updated = plans.update_task(s.plan, d.task, d.status, d.child, d.result, d.plan_version, r.time_ms)
+        return Verdict("superseded", f"task {event.task!r} waits for {', '.join(waits)}")
+    updated = plans.update_task(
+        state.plan, event.task, event.status, event.child, event.result, event.plan_version, record.time_ms
+    )
     if isinstance(updated, str):
         return Verdict("superseded", updated)
-    s.plan = updated
+    state.plan = updated
     return APPLIED
 
 
-def _recorded(s: ThreadState, r: Record, d: ArtifactRecorded) -> Verdict:
+def _recorded(state: ThreadState, record: Record, event: ArtifactRecorded) -> Verdict:
     return APPLIED
 
 
-def _skill_loaded(s: ThreadState, r: Record, d: SkillLoaded) -> Verdict:
-    skill = LoadedSkill(d.skill_version, d.sha256)
-    if s.skills.get(d.name) == skill:
+def _skill_loaded(state: ThreadState, record: Record, event: SkillLoaded) -> Verdict:
+    skill = LoadedSkill(event.skill_version, event.sha256)
+    if state.skills.get(event.name) == skill:
         return Verdict("duplicate", "this version of the skill is loaded")
-    known = d.name in s.skills
-    s.skills = {**s.skills, d.name: skill} if known else _remember(s.skills, d.name, skill, SKILLS_MAX)
+    known = event.name in state.skills
+    state.skills = (
+        {**state.skills, event.name: skill} if known else _remember(state.skills, event.name, skill, SKILLS_MAX)
+    )
     return APPLIED
 
 
-def _account_waiting(s: ThreadState, turn: Turn, time_ms: int) -> None:
+def _account_waiting(state: ThreadState, turn: Turn, time_ms: int) -> None:
     """Keep the turn's time spent waiting for people and for other threads, which does not count against its limit."""
-    waits = waits_for_others(s)
+    waits = waits_for_others(state)
     if waits and turn.waiting_since_ms is None:
-        s.turn = replace(turn, waiting_since_ms=time_ms)
+        state.turn = replace(turn, waiting_since_ms=time_ms)
     elif not waits and turn.waiting_since_ms is not None:
         waited = max(0, time_ms - turn.waiting_since_ms)
-        s.turn = replace(turn, waiting_since_ms=None, waited_ms=turn.waited_ms + waited)
+        state.turn = replace(turn, waiting_since_ms=None, waited_ms=turn.waited_ms + waited)
 
 
 Value = TypeVar("Value")

@@ -138,14 +138,14 @@ RULES = (
     Planted(
         "edited-arguments-not-run",
         FOLD,
-        """args=d.edited.args, call_hash=d.edited.call_hash, malformed=None)""",
-        """call_hash=d.edited.call_hash, malformed=None)""",
+        """args=event.edited.args, call_hash=event.edited.call_hash, malformed=None)""",
+        """call_hash=event.edited.call_hash, malformed=None)""",
         choices={"approval": "always"},
     ),
     Planted(
         "unseen-answer",
         FOLD,
-        """    if d.follows != turn.follows:
+        """    if event.follows != turn.follows:
         return "another answer took its place"
 """,
         "",
@@ -155,7 +155,7 @@ RULES = (
     Planted(
         "answer-to-another-start",
         FOLD,
-        """    if d.started not in step.starts:
+        """    if event.started not in step.starts:
         return Verdict("superseded", "it answers a start that did not take effect")
 """,
         "",
@@ -165,7 +165,7 @@ RULES = (
         "second-claim",
         FOLD,
         """    if call.status != "dispatched":
-        if call.status == "running" and call.claim == r.id:
+        if call.status == "running" and call.claim == record.id:
             return DUPLICATE
 """,
         """    if call.status not in {"dispatched", "running"}:
@@ -175,7 +175,7 @@ RULES = (
     Planted(
         "lost-against-a-fresh-claim",
         FOLD,
-        """    if d.claim != call.claim:
+        """    if event.claim != call.claim:
         return Verdict("superseded", "another claim is in force")
 """,
         "",
@@ -196,16 +196,16 @@ RULES = (
     Planted(
         "second-opinion",
         FOLD,
-        """    if call.attempt != d.attempt:
+        """    if call.attempt != event.attempt:
         return Verdict("superseded", f"attempt {call.attempt} is the last")
-    if d.decision""",
-        "    if d.decision",
+    if event.decision""",
+        "    if event.decision",
         choices=RACING,
     ),
     Planted(
         "completed-though-cancelled",
         FOLD,
-        """    if turn.cancelling is not None and d.outcome == "completed":
+        """    if turn.cancelling is not None and event.outcome == "completed":
         return "the turn is being cancelled"
 """,
         "",
@@ -214,9 +214,9 @@ RULES = (
     Planted(
         "settings-just-before",
         FOLD,
-        """    if d.config != s.config_seq or d.base != s.base:
+        """    if event.config != state.config_seq or event.base != state.base:
 """,
-        """    if d.base != s.base:
+        """    if event.base != state.base:
 """,
         choices={"hasty": True},
     ),
@@ -245,10 +245,10 @@ RULES = (
     Planted(
         "steering-dropped-on-abort",
         FOLD,
-        """    s.queue = tuple([item for item in s.queue if item.expected_turn != turn.turn])
-    s.turn, s.last_outcome""",
-        """    s.queue = tuple([item for item in s.queue if item.mode != "steer" or outcome == "completed"])
-    s.turn, s.last_outcome""",
+        """    state.queue = tuple([item for item in state.queue if item.expected_turn != turn.turn])
+    state.turn, state.last_outcome""",
+        """    state.queue = tuple([item for item in state.queue if item.mode != "steer" or outcome == "completed"])
+    state.turn, state.last_outcome""",
     ),
 )
 
