@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from schemas.ids import ThreadKey
+from services.chassis.backoff import backoff_seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +20,7 @@ class Pauses:
     """Between two reports of a thread that is set aside."""
 
     def after(self, failures: int) -> float:
-        return min(self.most_seconds, self.first_seconds * 2.0 ** min(failures - 1, 60))
+        return backoff_seconds(failures, self.first_seconds, self.most_seconds)
 
 
 @dataclass(slots=True)

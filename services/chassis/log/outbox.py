@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
+from services.chassis.backoff import backoff_seconds
 from services.chassis.log.port import LogError, LogUnavailableError, Outgoing
 
 RECORD_OVERHEAD_BYTES = 40
@@ -209,14 +210,15 @@ class _Entry:
 
 
 class _Batch:
-    __slots__ = ("backoff_seconds", "entries", "is_part", "records")
+    __slots__ = ("entries", "failures", "is_part", "records")
 
     def __init__(self, entries: list[_Entry], records: Sequence[Outgoing], *, is_part: bool) -> None:
         self.entries = entries
         self.records = records
         self.is_part = is_part
         """A part of one entry that is larger than a batch; the entry stays at the head of the queue."""
-        self.backoff_seconds = 0.0
+        self.failures = 0
+        """Of this batch, in a row."""
 
 
 class _Outbox:
@@ -256,11 +258,10 @@ class _Outbox:
             self._stored(batch, result)
         elif result.retriable and not all(entry.failed for entry in batch.entries):
             self._owner.counts.retries += 1
+            batch.failures += 1
             limits = self._owner.limits
-            batch.backoff_seconds = min(
-                limits.backoff_seconds_max, max(limits.backoff_seconds_min, 2 * batch.backoff_seconds)
-            )
-            self._retry = self._owner.loop.call_later(batch.backoff_seconds, self._send_again, batch)
+            pause = backoff_seconds(batch.failures, limits.backoff_seconds_min, limits.backoff_seconds_max)
+            self._retry = self._owner.loop.call_later(pause, self._send_again, batch)
             return
         else:
             for entry in batch.entries:

@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Final, Literal, Self
 
 from schemas.errors import ThreadlogError
+from services.chassis.backoff import backoff_seconds
 from services.cli.local.embedded import free_port
 from services.cli.local.supervised import Supervised, log_tail, supervised
 
@@ -206,7 +207,7 @@ class Supervisor:
                 service.given_up = True
                 self._on_change(service.name, "given up", 0)
                 return
-            wait = min(restarts.most_seconds, restarts.first_seconds * 2.0 ** (service.starts - 1))
+            wait = backoff_seconds(service.starts, restarts.first_seconds, restarts.most_seconds)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(service.stopping.wait(), wait)
 
