@@ -21,6 +21,7 @@ from bench.kernel import fold_events_per_second
 from bench.large import measure_large
 from bench.long_thread import measure_long_thread
 from bench.memory import measure_memory
+from bench.plain_http import PlainTransport
 from bench.rebuild import measure_rebuild
 from bench.sessions import Measured, effect_in_use, measure
 from bench.system import Bench, running
@@ -39,7 +40,7 @@ async def bench(rounds: int, *, large: bool) -> dict[str, object]:
     with tempfile.TemporaryDirectory(prefix="threadlog-bench-") as name:
         async with running(Path(name)) as found:
             print(f"{found.kafka_version}, {found.postgres_version}", flush=True)
-            async with found.system.client(keyed=False) as client:
+            async with found.system.client(keyed=False, transport=PlainTransport()) as client:
                 floor = await floor_ms(found.system.settings)
                 for number in range(rounds):
                     for workload, (concurrent, sessions) in WORKLOADS.items():

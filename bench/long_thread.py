@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
 
+from bench.plain_http import PlainTransport
 from bench.system import Bench
 from schemas.config import Config
 from schemas.ids import TenantId, ThreadId, ThreadKey
@@ -49,7 +50,7 @@ async def measure_long_thread(bench: Bench) -> dict[str, Compared]:
     short = await _append(bench, "short", SHORT_EVENTS)
     long = await _append(bench, "long", LONG_EVENTS)
     await bench.all_shown()
-    async with bench.system.client(keyed=False) as client:
+    async with bench.system.client(keyed=False, transport=PlainTransport()) as client:
         found = {}
         for name, ask in (_reads(client) | _forks(client)).items():
             found[name] = await _compare(lambda thread, ask=ask: ask(thread), short, long)  # type: ignore[misc]

@@ -19,13 +19,14 @@ import orjson
 from pydantic import JsonValue
 
 from services.chassis.clock import draw_id
-from services.client.plain import PlainTransport
 from services.client.sse import Cut, Fact, JsonObject, Live, SseParser, StreamError, StreamItem
 
 RETRIED_STATUSES: Final = frozenset({429, 502, 503, 504})
 MAY_BE_DONE: Final = frozenset({"log-unavailable", "stopping"})
 """Problems after which a command may have been stored all the same."""
 ANSWER_BYTES_SHOWN: Final = 500
+CONNECTIONS: Final = httpx2.Limits(max_connections=None, max_keepalive_connections=100, keepalive_expiry=15.0)
+"""Every stream keeps a connection, so their number has no bound. Idle ones are closed well before the service would."""
 
 Query: TypeAlias = Mapping[str, str | int | None]
 DecisionScope: TypeAlias = Literal["call", "turn", "thread"]
@@ -91,9 +92,7 @@ class ThreadlogClient:
         self._base = base_url.rstrip("/")
         self._keyed = keyed
         self._limits = limits or ClientLimits()
-        self._transport = transport or (
-            PlainTransport() if self._base.startswith("http://") else httpx2.AsyncHTTPTransport()
-        )
+        self._transport = transport or httpx2.AsyncHTTPTransport(limits=CONNECTIONS)
         if token is not None:
             self._headers = [(b"authorization", f"Bearer {token}".encode())]
         else:

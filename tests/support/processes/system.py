@@ -6,6 +6,8 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import httpx2
+
 from services.chassis.settings import Settings
 from services.cli.database import migrate_all
 from services.cli.local.embedded import free_port
@@ -22,8 +24,10 @@ class System:
     url: str
     folder: Path
 
-    def client(self, *, tenant: str = "dev", keyed: bool = True) -> ThreadlogClient:
-        return ThreadlogClient(self.url, tenant=tenant, keyed=keyed)
+    def client(
+        self, *, tenant: str = "dev", keyed: bool = True, transport: httpx2.AsyncBaseTransport | None = None
+    ) -> ThreadlogClient:
+        return ThreadlogClient(self.url, tenant=tenant, keyed=keyed, transport=transport)
 
     def write_tools(self, text: str) -> None:
         """The tools file, read when the tool-executor starts."""

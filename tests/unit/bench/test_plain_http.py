@@ -7,7 +7,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from services.client.plain import BUFFER_BYTES_MAX, PlainTransport
+from bench.plain_http import BUFFER_BYTES_MAX, PlainTransport
 
 TIMEOUTS = {"timeout": {"connect": 1.0, "read": 0.2}}
 URL = "http://threadlog.test:8080/v1/threads?limit=1"
