@@ -1,7 +1,8 @@
-"""Writes `.env.example`: every setting of every service, with its default and its meaning (`make env-example`).
+"""Write `.env.example`: every setting of every service, with its default and its meaning (`make env-example`).
 
-The meaning is the docstring below the field, or its `description`. What has no default is commented out: an empty
-variable would be an empty text, not nothing.
+Settings stand in three groups, which the type of a field names (`services.chassis.settings.Group`), and within a group
+by service. The meaning is the docstring below the field, or its `description`. A setting without a default is commented
+out, because an empty variable would set an empty text.
 """
 
 import ast
@@ -12,14 +13,15 @@ import json
 import pkgutil
 import sys
 import textwrap
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import pydantic_core
 from pydantic import SecretStr
+from pydantic.fields import FieldInfo
 
 import services
-from services.chassis.settings import Settings
+from services.chassis.settings import Group, Settings
 
 HEAD = """\
 # Every setting with its default. Written by `make env-example` from the settings classes; a test keeps it complete.
@@ -33,6 +35,7 @@ class Setting:
     variable: str
     default: str | None
     meaning: str
+    group: Group
 
 
 def settings_classes() -> list[type[Settings]]:
@@ -56,20 +59,36 @@ def own_settings(kind: type[Settings]) -> Iterator[Setting]:
             continue
         field = kind.model_fields[name]
         default = None if field.is_required() else _as_variable(field.get_default(call_default_factory=True))
-        yield Setting(f"{prefix}{name}".upper(), default, meanings.get(name) or field.description or "")
+        group = group_of(field)
+        meaning = meanings.get(name) or field.description or ""
+        yield Setting(f"{prefix}{name}".upper(), default, meaning, Group.SOME if group is None else group)
 
 
-def env_example(kinds: Iterable[type[Settings]]) -> str:
+def group_of(field: FieldInfo) -> Group | None:
+    """Return the group that the field's type names, or None if it names none."""
+    return next((mark for mark in field.metadata if isinstance(mark, Group)), None)
+
+
+def env_example(kinds: Sequence[type[Settings]]) -> str:
     parts = [HEAD]
-    for kind in kinds:
-        of = "All services" if kind is Settings else kind.__module__.split(".")[1].replace("_", "-")
-        parts.append(f"\n# --- {of} ---\n")
-        for setting in own_settings(kind):
-            parts.extend(f"# {line}\n" for line in textwrap.wrap(setting.meaning, WIDTH))
-            parts.append(
-                f"# {setting.variable}=\n" if setting.default is None else f"{setting.variable}={setting.default}\n"
-            )
+    for group in Group:
+        parts.append(f"\n# ===== {group.value} =====\n")
+        for kind in kinds:
+            parts.extend(_section(kind, [setting for setting in own_settings(kind) if setting.group is group]))
     return "".join(parts)
+
+
+def _section(kind: type[Settings], settings: Sequence[Setting]) -> Iterator[str]:
+    if settings:
+        yield f"\n# --- {_reader_of(kind)} ---\n"
+    for setting in settings:
+        yield from (f"# {line}\n" for line in textwrap.wrap(setting.meaning, WIDTH))
+        yield f"# {setting.variable}=\n" if setting.default is None else f"{setting.variable}={setting.default}\n"
+
+
+def _reader_of(kind: type[Settings]) -> str:
+    """Return the name of the service that reads the settings of `kind`."""
+    return "All services" if kind is Settings else kind.__module__.split(".")[1].replace("_", "-")
 
 
 def _as_variable(value: object) -> str | None:

@@ -6,15 +6,15 @@ import functools
 import re
 import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import pytest
 from pydantic import Field, SecretStr
 from pydantic_settings import SettingsConfigDict
 
-from reference.settings import env_example, settings_classes
-from services.chassis.settings import Settings
+from reference.settings import env_example, group_of, settings_classes
+from services.chassis.settings import Everybody, Group, Limit, Settings, Some
 
 ROOT = Path(__file__).parents[2]
 MODULE_LINES_MAX = 600
@@ -185,23 +185,50 @@ def test_a_variable_that_nobody_reads_is_found() -> None:
 class Example(Settings):
     model_config = SettingsConfigDict(env_prefix="THREADLOG_")
 
-    api_key: SecretStr = SecretStr("")
-    tools_max: int = Field(default=3, ge=1)
+    allowed: Limit[tuple[str, ...]] = ("a", "b")
+    api_key: Everybody[SecretStr] = SecretStr("")
+    tools_max: Some[int] = Field(default=3, ge=1)
     """How many
     tools.
     """
-    allowed: tuple[str, ...] = ("a", "b")
     missing: str
 
 
-def test_env_example_shows_default_and_meaning() -> None:
-    assert env_example([Example]).splitlines()[-5:] == [
+def test_env_example_shows_group_default_and_meaning() -> None:
+    everybody, some, limits = (f"# ===== {group.value} =====" for group in Group)
+    service = f"# --- {Example.__module__.split('.')[1]} ---"
+    lines = [line for line in env_example([Example]).splitlines() if line]
+    assert lines[lines.index(everybody) :] == [
+        everybody,
+        service,
         "THREADLOG_API_KEY=",
+        some,
+        service,
         "# How many tools.",
         "THREADLOG_TOOLS_MAX=3",
-        'THREADLOG_ALLOWED=["a", "b"]',
         "# THREADLOG_MISSING=",
+        limits,
+        service,
+        'THREADLOG_ALLOWED=["a", "b"]',
     ]
+
+
+def without_group(kinds: Iterable[type[Settings]]) -> list[str]:
+    """Settings whose type does not say who sets them: Everybody[…], Some[…] or Limit[…]."""
+    return [
+        f"{kind.__name__}.{name}"
+        for kind in kinds
+        for name in kind.__annotations__
+        if name in kind.model_fields and group_of(kind.model_fields[name]) is None
+    ]
+
+
+def test_each_setting_has_a_group() -> None:
+    assert without_group([Settings]) == []
+
+
+def test_a_setting_without_group_is_found() -> None:
+    assert without_group([Example]) == ["Example.missing"]
 
 
 @pytest.mark.parametrize("kind", settings_classes())
