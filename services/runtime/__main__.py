@@ -22,8 +22,8 @@ from services.runtime.metrics import RuntimeMetrics
 from services.runtime.model_choice import open_model
 from services.runtime.models.scheduling import ModelSlots
 from services.runtime.settings import RuntimeSettings
-from services.runtime.transcripts import PostgresTranscripts
-from services.runtime.work import RuntimeIdentity, RuntimeOptions, Work
+from services.runtime.thread_work import RuntimeIdentity, RuntimeOptions, Work
+from services.runtime.transcript_store import PostgresTranscripts
 
 
 async def serve(settings: RuntimeSettings, lifecycle: Lifecycle) -> None:

@@ -27,7 +27,6 @@ from services.chassis.log.port import Log, LogError, Outgoing
 from services.chassis.process.lifecycle import Spawn
 from services.chassis.process.timers import Timers
 from services.chassis.storable import storable_text
-from services.runtime.asking import Asking
 from services.runtime.child_store import ChildStore
 from services.runtime.deciding import compaction
 from services.runtime.deciding.children import own_end
@@ -44,12 +43,13 @@ from services.runtime.deciding.decisions import (
     World,
 )
 from services.runtime.metrics import RuntimeMetrics
+from services.runtime.model_calls import ModelCalls
 from services.runtime.models.port import Model
 from services.runtime.models.scheduling import ModelSlots
-from services.runtime.others import Others
+from services.runtime.thread_messages import ThreadMessages
+from services.runtime.thread_work import Held, Partition, Pending, RuntimeIdentity, RuntimeOptions, Work
 from services.runtime.transcript_loading import Transcripts
-from services.runtime.transcripts import TranscriptStore
-from services.runtime.work import Held, Partition, Pending, RuntimeIdentity, RuntimeOptions, Work
+from services.runtime.transcript_store import TranscriptStore
 
 log = structlog.get_logger()
 
@@ -89,7 +89,7 @@ class Runtime:
         self._transcripts = Transcripts(
             loop=self, log_=log_, clock=clock, store=transcripts, spawn=spawn, options=options, metrics=metrics
         )
-        self._asking = Asking(
+        self._model_calls = ModelCalls(
             loop=self,
             log_=log_,
             clock=clock,
@@ -102,7 +102,7 @@ class Runtime:
             options=options,
             metrics=metrics,
         )
-        self._others = Others(
+        self._messages = ThreadMessages(
             loop=self,
             log_=log_,
             clock=clock,
@@ -139,7 +139,7 @@ class Runtime:
 
     def on_lost(self, partition: Partition) -> None:
         for held in partition.threads.values():
-            self._asking.hand_over(partition, held)
+            self._model_calls.hand_over(partition, held)
             self._sleep(held.work)
             if held.quarantined is not None:
                 self._metrics.quarantined.dec()
@@ -154,7 +154,7 @@ class Runtime:
             reason=held.quarantined,
             exc_info=error,
         )
-        self._asking.drop(held.work)
+        self._model_calls.drop(held.work)
         self._sleep(held.work)
 
     def report_quarantined(self, partition: Partition, held: Held, seconds: float) -> None:
@@ -163,7 +163,7 @@ class Runtime:
             by=self._identity.source,
             since_ms=self._clock.now_ms() - int(1000 * seconds),
         )
-        self._asking.progress(partition, held, encode_progress(report))
+        self._model_calls.progress(partition, held, encode_progress(report))
 
     def on_refold(self, held: Held) -> None:
         """What this one still waits for comes to a thread that is set aside, and changes nothing."""
@@ -185,7 +185,7 @@ class Runtime:
         self._stopping = True
         for partition in partitions:
             for held in partition.threads.values():
-                self._asking.hand_over(partition, held)
+                self._model_calls.hand_over(partition, held)
                 self._sleep(held.work)
 
     # Own events under way
@@ -272,8 +272,8 @@ class Runtime:
         if outgoing:
             self._send(partition, held, outgoing)
         to_others = [decision for decision in decisions if isinstance(decision, AppendTo)]
-        self._others.send(partition, held, to_others, is_ahead=bool(work.pending))
-        self._others.read(partition, held, [each for each in decisions if isinstance(each, ReadChild)])
+        self._messages.send(partition, held, to_others, is_ahead=bool(work.pending))
+        self._messages.read(partition, held, [each for each in decisions if isinstance(each, ReadChild)])
 
     def _obey(
         self, partition: Partition, held: Held, decision: Decision, outgoing: list[Encoded], *, may_lose: bool
@@ -282,9 +282,9 @@ class Runtime:
             case Append():
                 self._append(held, decision, outgoing, may_lose=may_lose)
             case CallModel(calling):
-                self._asking.call(partition, held, calling)
+                self._model_calls.call(partition, held, calling)
             case DropModelCall():
-                self._asking.drop(held.work)
+                self._model_calls.drop(held.work)
             case LoadTranscript():
                 self._transcripts.load(partition, held)
             case LookAgain(at_ms):

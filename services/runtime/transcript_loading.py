@@ -15,8 +15,8 @@ from services.chassis.threads.contexts import read_inherited, reading
 from services.runtime.deciding.children import answer_text
 from services.runtime.deciding.context import Window, window
 from services.runtime.metrics import RuntimeMetrics
-from services.runtime.transcripts import TranscriptStore, scan_transcript
-from services.runtime.work import Advancing, Held, Partition, RuntimeOptions
+from services.runtime.thread_work import Advancing, Held, Partition, RuntimeOptions
+from services.runtime.transcript_store import TranscriptStore, scan_transcript
 
 log = structlog.get_logger()
 

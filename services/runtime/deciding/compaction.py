@@ -8,7 +8,7 @@ try brings a summary, `context.compaction_failed` ends the request and the threa
 in memory: whoever takes the thread over begins anew.
 
 What is too long for the model is mostly too long for it to be summed up, too. So a try that was is followed by one
-about half as much (`shortened`), and so on.
+about half as much (`truncated_conversation`), and so on.
 """
 
 from collections.abc import Sequence
@@ -38,7 +38,7 @@ from services.runtime.deciding.decisions import (
     World,
 )
 from services.runtime.deciding.limits import Limits
-from services.runtime.deciding.shortened import shortened
+from services.runtime.deciding.truncated_conversation import truncated
 from services.runtime.models.port import ModelAnswer, ModelFailure, ModelRequest, TranscriptItem
 
 ERROR_CHARACTERS_MAX = 2_000
@@ -154,7 +154,7 @@ def question(items: Sequence[Item], halvings: int = 0) -> list[TranscriptItem]:
     """The items that the model is asked with."""
     contents: list[TranscriptItem] = [item.content for item in items]
     if halvings:
-        contents = [_said(shortened(contents, halvings))]
+        contents = [_said(truncated(contents, halvings))]
     return [*contents, _said(ASKED)]
 
 

@@ -19,7 +19,7 @@ from schemas.events import (
 from schemas.ids import ThreadKey, derive_child_input
 from schemas.state import Call, Step, ThreadState, Turn, unsettled_calls
 from schemas.tools import tools_hash
-from services.runtime.deciding import children, compaction, plans, requested
+from services.runtime.deciding import children, compaction, direct_calls, plans
 from services.runtime.deciding.calls import advance_calls, end_running, end_turn, offered_tools
 from services.runtime.deciding.decisions import (
     NOTHING_TO_DO,
@@ -103,7 +103,7 @@ def _without_turn(key: ThreadKey, state: ThreadState, world: World) -> Decisions
     if state.last_turn == 0 and children.is_told(state):
         # Its parent waits for the turn that takes the task, and where it waits no longer, it is turn 1 that it cancels.
         first = [item for item in free if item.input == derive_child_input(key)] or first
-    taken = [*first, *free][:1] if state.config.one_turn_per_input else requested.taken_together(free)
+    taken = [*first, *free][:1] if state.config.one_turn_per_input else direct_calls.taken_together(free)
     return [
         Append(
             TurnStarted(
@@ -164,7 +164,7 @@ def _advance_step(
     state: ThreadState, turn: Turn, step: Step, now_ms: int, limits: Limits, world: World, limit: LookAgain
 ) -> Decisions:
     if step.status == "open" and turn.requested is not None:
-        return [*_drop(world), requested.answer(turn, step, turn.requested)]
+        return [*_drop(world), direct_calls.answer(turn, step, turn.requested)]
     if step.status == "open":
         if isinstance(world.calling, Calling) and world.calling.started in step.starts:
             return [limit]
@@ -192,7 +192,7 @@ def _make_room(state: ThreadState, turn: Turn, step: Step, world: World) -> Appe
 
 def _next_step(state: ThreadState, turn: Turn, calls: Sequence[Call], limits: Limits, world: World) -> Decisions:
     if turn.requested is not None:
-        return [requested.end(turn, calls, world)] if turn.steps else _start_step(turn, 1, 1, (), world)
+        return [direct_calls.end(turn, calls, world)] if turn.steps else _start_step(turn, 1, 1, (), world)
     steering = tuple(
         item.input for item in state.queue if item.mode == "steer" and item.expected_turn in {None, turn.turn}
     )
@@ -223,7 +223,7 @@ def _start_step(turn: Turn, step: int, attempt: int, inputs: tuple[str, ...], wo
                 follows=turn.follows,
                 inputs=inputs,
                 context=context,
-                model=turn.config.model if turn.requested is None else requested.MODEL,
+                model=turn.config.model if turn.requested is None else direct_calls.MODEL,
                 tools_hash=tools_hash(offered_tools(world.catalog, turn.config)),
                 owner=world.owner,
             )

@@ -34,7 +34,7 @@ from services.projector.generations.database import TIME_MS_MAX
 from services.projector.projections import events
 from services.runtime.deciding.children import WITHDRAWN, answer_text, child_end
 from services.runtime.deciding.decisions import ChildEnd
-from services.runtime.transcripts import ColdTranscript, loaded_transcript
+from services.runtime.transcript_store import ColdTranscript, loaded_transcript
 from tests.support.memory.database import AwayError, MemoryDatabase, Pause, next_offset
 from tests.support.memory.forks import find_configs, find_made, find_point
 from tests.support.memory.tables import EVENT_DATA, Refuses, Tables

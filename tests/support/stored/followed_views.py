@@ -9,7 +9,7 @@ from schemas.state import NOTHING, ThreadState
 from schemas.topics import THREAD_EVENTS
 from services.chassis.threads.states import PartitionStates
 from services.ingest.streams.frames import FoldedRecord
-from services.runtime.transcripts import ColdTranscript
+from services.runtime.transcript_store import ColdTranscript
 from tests.support.memory.database import AwayError
 from tests.support.memory.tables import Tables
 from tests.support.memory.views import MemoryViews, folded

@@ -40,7 +40,7 @@ from services.projector.settings import ProjectorSettings, RollupsSettings
 from services.projector.windows.postgres import PostgresWindowStore
 from services.projector.windows.windows import WindowStore
 from services.runtime import transcripts
-from services.runtime.transcripts import PostgresTranscripts, TranscriptStore
+from services.runtime.transcript_store import PostgresTranscripts, TranscriptStore
 from tests.support.memory.relay import MemoryRelayStore
 from tests.support.memory.views import MemoryViews
 from tests.support.memory.windows import MemoryWindowStore

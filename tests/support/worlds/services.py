@@ -31,7 +31,7 @@ from services.runtime.loop import Runtime
 from services.runtime.metrics import RuntimeMetrics
 from services.runtime.models.port import Model
 from services.runtime.models.scheduling import ModelSlots
-from services.runtime.work import RuntimeIdentity, RuntimeOptions
+from services.runtime.thread_work import RuntimeIdentity, RuntimeOptions
 from services.tool_executor.claiming.reconcile import ReconcileLimits
 from services.tool_executor.executing.leases import Leases
 from services.tool_executor.executing.loop import Executor, ExecutorOptions

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.runtime.deciding.shortened import HEADING, PART_CHARACTERS_MIN, shortened
+from services.runtime.deciding.truncated_conversation import HEADING, PART_CHARACTERS_MIN, truncated
 
 
 def user(text: str) -> dict[str, Any]:
@@ -18,7 +18,7 @@ def gave(text: str) -> dict[str, Any]:
 
 
 def test_what_tools_gave_is_cut_and_what_was_said_stays() -> None:
-    told = shortened([user("Count them."), gave("a" * 5_000 + "b" * 5_000), gave("c" * 3_000), user("Go on.")], 2)
+    told = truncated([user("Count them."), gave("a" * 5_000 + "b" * 5_000), gave("c" * 3_000), user("Go on.")], 2)
     begins, first, result, other, last = told.split("\n\n")
     assert (begins, first, last) == (HEADING, "The user said: Count them.", "The user said: Go on.")
     assert result.startswith("shell came to succeeded: aaa") and result.endswith("bbb")
@@ -27,7 +27,7 @@ def test_what_tools_gave_is_cut_and_what_was_said_stays() -> None:
 
 
 def test_each_part_says_whose_it_is_and_thoughts_are_left_out() -> None:
-    told = shortened(
+    told = truncated(
         [
             {"kind": "summary", "text": "They began.", "through_seq": 3, "state": {"skills": [{"name": "review"}]}},
             {"kind": "message", "role": "assistant", "content": [{"type": "text", "text": "I look."}]},
@@ -47,7 +47,7 @@ def test_each_part_says_whose_it_is_and_thoughts_are_left_out() -> None:
 
 
 def test_where_cutting_is_not_enough_the_first_and_the_newest_are_left() -> None:
-    told = shortened([user(f"{number} " + "x" * 500) for number in range(100)], 6)
+    told = truncated([user(f"{number} " + "x" * 500) for number in range(100)], 6)
     parts = told.split("\n\n")
     assert parts[1].startswith("The user said: 0 ") and parts[-1].startswith("The user said: 99 ")
     assert parts[2] == f"[{102 - len(parts)} parts are left out]"
@@ -57,11 +57,11 @@ def test_where_cutting_is_not_enough_the_first_and_the_newest_are_left() -> None
 @given(st.lists(st.text(max_size=2_000), max_size=60), st.integers(1, 7))
 def test_it_has_about_so_many_halves(texts: list[str], halvings: int) -> None:
     whole = sum(len(f"The user said: {text}") for text in texts)
-    told = shortened([user(text) for text in texts], halvings)
+    told = truncated([user(text) for text in texts], halvings)
     assert len(told) <= (whole >> halvings) + PART_CHARACTERS_MIN + len(HEADING) + 100 + 2 * len(texts)
 
 
 @pytest.mark.parametrize("halvings", [1, 6])
 def test_what_is_short_stays_whole(halvings: int) -> None:
-    assert shortened([user("hello")], halvings) == f"{HEADING}\n\nThe user said: hello"
-    assert shortened([{"kind": "reasoning", "text": "hm"}], halvings) == HEADING
+    assert truncated([user("hello")], halvings) == f"{HEADING}\n\nThe user said: hello"
+    assert truncated([{"kind": "reasoning", "text": "hm"}], halvings) == HEADING

@@ -16,7 +16,7 @@ PART_CHARACTERS_MIN = 200
 HEADING = "The conversation is too long to be shown as it was. Its parts, the longest of them cut:"
 
 
-def shortened(items: Sequence[TranscriptItem], halvings: int) -> str:
+def truncated(items: Sequence[TranscriptItem], halvings: int) -> str:
     """In about so many halves of what it would have, and the heading."""
     parts = [part for item in items if (part := _part(item)) is not None]
     room = sum(map(len, parts)) >> halvings

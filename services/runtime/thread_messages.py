@@ -21,14 +21,14 @@ from services.chassis.process.lifecycle import Spawn
 from services.runtime.child_store import ChildStore
 from services.runtime.deciding.decisions import AppendTo, ReadChild
 from services.runtime.metrics import RuntimeMetrics
-from services.runtime.work import Advancing, Held, Partition, RuntimeIdentity, RuntimeOptions
+from services.runtime.thread_work import Advancing, Held, Partition, RuntimeIdentity, RuntimeOptions
 
 log = structlog.get_logger()
 
 Sent = tuple[ThreadKey, EventId]
 
 
-class Others:
+class ThreadMessages:
     def __init__(
         self,
         *,

@@ -1,7 +1,7 @@
 from schemas.canonical import canonical_json, unstorable
 from schemas.events import CONTEXT_TOO_LONG, AnswerReasoning, AnswerText
-from services.runtime.deciding.answers import RESPONSE_ID_CHARACTERS_MAX, step_failed, step_finished
 from services.runtime.deciding.decisions import Calling
+from services.runtime.deciding.step_outcomes import RESPONSE_ID_CHARACTERS_MAX, step_failed, step_finished
 from services.runtime.models.port import AnswerItem, ModelAnswer, ModelCall, ModelFailure
 from tests.support.recorded.histories import NO_HASH
 

@@ -18,10 +18,10 @@ from services.chassis.process.lifecycle import Spawn
 from services.chassis.storable import storable_text
 from services.chassis.text_batch import TextBatch
 from services.runtime.deciding import compaction, skills
-from services.runtime.deciding.answers import step_failed, step_finished, step_handed_over
 from services.runtime.deciding.calls import offered_tools
 from services.runtime.deciding.decisions import RUNTIME, Append, Calling, Summarising
 from services.runtime.deciding.limits import narrowed, retry_delay_ms
+from services.runtime.deciding.step_outcomes import step_failed, step_finished, step_handed_over
 from services.runtime.metrics import RuntimeMetrics
 from services.runtime.models.port import (
     Delta,
@@ -32,13 +32,13 @@ from services.runtime.models.port import (
     ModelRequest,
 )
 from services.runtime.models.scheduling import ModelSlots
+from services.runtime.thread_work import Advancing, Held, Partition, RuntimeIdentity, RuntimeOptions, Work
 from services.runtime.transcript_loading import Transcripts
-from services.runtime.work import Advancing, Held, Partition, RuntimeIdentity, RuntimeOptions, Work
 
 log = structlog.get_logger()
 
 
-class Asking:
+class ModelCalls:
     def __init__(
         self,
         *,
