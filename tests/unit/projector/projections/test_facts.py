@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.codec import Record
-from schemas.events import Failure, ThreadImportEnded
+from schemas.events import Failure, ThreadImportEnded, Usage
 from schemas.other_topics.effects import Facts
 from schemas.thread import Verdict
 from services.projector.projections import events
@@ -133,6 +133,22 @@ def test_the_end_of_an_import_ends_its_turn_and_leaves_its_calls_unknown() -> No
     assert last(history) == {"turn": 1, "outcome": "interrupted", "turn_ms": turn_ms, "unknown": 2}
 
 
+def test_a_turn_that_ends_while_a_person_is_asked_has_waited_until_then() -> None:
+    history = History()
+    history.apply(created(importing=True), IMPORTER)
+    history.apply(submitted("i1"), IMPORTER)
+    history.apply(turn_started(history.state), IMPORTER)
+    history.apply(step_started(history.state), IMPORTER)
+    history.apply(step_finished(history.state, calls=[proposed(0)]), IMPORTER)
+    history.apply(approval_requested(history.only_call), IMPORTER)
+    asked_ms = history.records[-1].time_ms
+    history.now_ms += 60_000
+    history.apply(ThreadImportEnded(source="s"), IMPORTER)
+    said = last(history)
+    assert said is not None
+    assert said["waited_ms"] == history.records[-1].time_ms - asked_ms
+
+
 def test_a_call_that_ran_has_its_tool_and_time() -> None:
     history = History().with_running_call()
     history.apply(finished(history.only_call))
@@ -183,6 +199,29 @@ def test_an_answer_has_its_model_time_and_tokens() -> None:
     assert said["step_ms"] == history.records[-1].time_ms - started_ms
     assert {"turn", "step", "model", "input_tokens", "output_tokens"} <= said.keys()
     assert said["model"] == CONFIG.model
+
+
+@pytest.mark.parametrize(
+    ("usage", "counted"),
+    [
+        (Usage(input_tokens=5, output_tokens=3), {}),
+        (Usage(input_tokens=5, output_tokens=3, cached_tokens=4), {"cached_tokens": 4}),
+        (Usage(input_tokens=5, output_tokens=3, reasoning_tokens=2), {"reasoning_tokens": 2}),
+        (
+            Usage(input_tokens=5, output_tokens=3, cached_tokens=4, reasoning_tokens=2),
+            {"cached_tokens": 4, "reasoning_tokens": 2},
+        ),
+    ],
+)
+def test_an_answer_has_its_cached_and_reasoning_tokens_only_where_there_are_some(
+    usage: Usage, counted: dict[str, int]
+) -> None:
+    history = History().in_step()
+    history.apply(step_finished(history.state).model_copy(update={"usage": usage}))
+    said = last(history)
+    assert said is not None
+    tokens = {name: value for name, value in said.items() if name.endswith("_tokens")}
+    assert tokens == {"input_tokens": 5, "output_tokens": 3} | counted
 
 
 def test_an_answer_that_lost_its_race_was_paid_for() -> None:
