@@ -8,8 +8,8 @@ from urllib.parse import quote
 
 import httpx2
 
+from bench.plain_http import PlainTransport
 from schemas.ids import ThreadKey
-from services.client.plain import PlainTransport
 from services.client.sse import Cut, Fact, SseParser, StreamError
 
 CONNECT_SECONDS = 2.0
