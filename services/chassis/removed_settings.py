@@ -18,7 +18,21 @@ PROJECTOR: Final[Mapping[str, str]] = {}
 
 ROLLUPS: Final[Mapping[str, str]] = {}
 
-RUNTIME: Final[Mapping[str, str]] = {}
+RUNTIME: Final[Mapping[str, str]] = {
+    "RUNTIME_ANSWER_BYTES_MAX": "is always 524288",
+    "RUNTIME_APPEND_RETRY_SECONDS": "is always 1 s",
+    "RUNTIME_CALLS_PER_STEP": "is always 64",
+    "RUNTIME_CHILDREN_PER_TURN": "is always 16; a thread's `limits.children_per_turn` may be less",
+    "RUNTIME_CHILD_LOOK_SECONDS": "is always 10 s",
+    "RUNTIME_DELTA_INTERVAL_MS": "is always 20 ms",
+    "RUNTIME_DISPATCH_WAIT_SECONDS": "is always 600 s",
+    "RUNTIME_MODEL_TRIES": "is always 3; a thread's `limits.model_tries` may be less",
+    "RUNTIME_PARALLEL_CALLS": "is always 8; a thread's `limits.parallel_calls` may be less",
+    "RUNTIME_PARALLEL_TASKS": "is always 4; a thread's `limits.parallel_tasks` may be less",
+    "RUNTIME_PLAN_TASKS": "is always 64",
+    "RUNTIME_RETRY_BASE_SECONDS": "is always 1 s",
+    "RUNTIME_RETRY_MOST_SECONDS": "is always 60 s",
+}
 
 EXECUTOR: Final[Mapping[str, str]] = {}
 

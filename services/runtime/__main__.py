@@ -48,12 +48,7 @@ async def serve(settings: RuntimeSettings, lifecycle: Lifecycle) -> None:
             partitions=await around.log.partition_count(THREAD_EVENTS.name),
             spawn=lifecycle.spawn,
             identity=RuntimeIdentity(settings.instance, draw_id()[:8], settings.runtime_agent_version),
-            options=RuntimeOptions(
-                limits=settings.limits(),
-                answer_bytes_max=settings.runtime_answer_bytes_max,
-                append_retry_ms=int(1000 * settings.runtime_append_retry_seconds),
-                delta_interval_ms=settings.runtime_delta_interval_ms,
-            ),
+            options=RuntimeOptions(settings.limits()),
             metrics=metrics,
         )
         runtimes = {topic: make() for topic in FOLLOWED}

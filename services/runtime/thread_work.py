@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Final, Literal, Protocol
 
 from schemas.codec import Record
 from schemas.ids import EventId, ThreadKey
@@ -14,6 +14,17 @@ from services.chassis.following.fold_loop import Partition as AssignedPartition
 from services.chassis.process.timers import Timer
 from services.runtime.deciding.decisions import NO_TRIES, Append, Calling, ChildEnd, Summarising, SummaryTries
 from services.runtime.deciding.limits import Limits
+
+ANSWER_BYTES_MAX: Final = 512 * 1024
+"""Bytes of an answer, or of a summary, as JSON. A record may have 1 MiB; this leaves room for the rest of the event."""
+APPEND_RETRY_MS: Final = 1_000
+"""Pause after an append or a read that failed for a passing reason. The log's client has tried for seconds already, so
+a short pause is enough to keep threads from asking in a tight loop.
+"""
+DELTA_INTERVAL_MS: Final = 20
+"""Text deltas of one answer within this time go out as one progress record: a person sees no difference, and the broker
+gets 50 records a second and answer at most.
+"""
 
 
 @dataclass(slots=True, eq=False)
@@ -78,10 +89,12 @@ class RuntimeIdentity:
 
 @dataclass(frozen=True, slots=True)
 class RuntimeOptions:
+    """How the runtime acts. Only tests give values other than the constants."""
+
     limits: Limits
-    answer_bytes_max: int
-    append_retry_ms: int
-    delta_interval_ms: int
+    answer_bytes_max: int = ANSWER_BYTES_MAX
+    append_retry_ms: int = APPEND_RETRY_MS
+    delta_interval_ms: int = DELTA_INTERVAL_MS
 
 
 class Advancing(Protocol):

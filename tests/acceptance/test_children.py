@@ -54,12 +54,9 @@ async def running(
     kafka_bootstrap: str, postgres_dsn: str, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[System]:
     folder = tmp_path_factory.mktemp("children")
-    environment = {"THREADLOG_RUNTIME_CHILD_LOOK_SECONDS": "2"}
     async with (
         database(postgres_dsn) as dsn,
-        system(
-            folder, kafka=kafka_bootstrap, postgres=dsn, script=SCRIPT, tools="builtin: []", environment=environment
-        ) as found,
+        system(folder, kafka=kafka_bootstrap, postgres=dsn, script=SCRIPT, tools="builtin: []") as found,
     ):
         await found.supervisor.wait_ready(found.supervisor.start("runtime", instance=SECOND))
         yield found

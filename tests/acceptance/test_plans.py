@@ -51,12 +51,9 @@ async def running(
     kafka_bootstrap: str, postgres_dsn: str, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[System]:
     folder = tmp_path_factory.mktemp("plans")
-    environment = {"THREADLOG_RUNTIME_CHILD_LOOK_SECONDS": "1"}
     async with (
         database(postgres_dsn) as dsn,
-        system(
-            folder, kafka=kafka_bootstrap, postgres=dsn, script=SCRIPT, tools="builtin: []", environment=environment
-        ) as found,
+        system(folder, kafka=kafka_bootstrap, postgres=dsn, script=SCRIPT, tools="builtin: []") as found,
     ):
         yield found
 

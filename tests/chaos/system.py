@@ -135,7 +135,6 @@ def _environment(settings: Settings, folder: Path) -> dict[str, str]:
         "THREADLOG_POSTGRES_DSN": settings.postgres_dsn,
         "THREADLOG_INGEST_AUTH": "dev",
         "THREADLOG_RUNTIME_SCRIPT": str(folder / "script.yaml"),
-        "THREADLOG_RUNTIME_RETRY_BASE_SECONDS": "0.2",
         "THREADLOG_EXECUTOR_TOOLS_FILE": str(folder / "tools.yaml"),
         "THREADLOG_EXECUTOR_WORKSPACE_ROOT": str(folder / "workspaces"),
         "THREADLOG_ARTIFACTS_URL": (folder / "artifacts").resolve().as_uri(),

@@ -1,6 +1,7 @@
 """What the runtime decides, on every state that can be reached."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -31,6 +32,7 @@ from services.runtime.deciding.limits import Limits
 from services.runtime.deciding.own_tools import ENTRY
 from tests.conftest import MACHINE_EXAMPLES
 from tests.support.recorded import actors
+from tests.support.recorded.deciding import LIMITS as ALLOWED
 from tests.support.recorded.histories import (
     IMPORTER,
     KEY,
@@ -138,7 +140,8 @@ TOOLS = st.lists(
 ENDS = st.sampled_from([None, ChildEnd("succeeded", "42"), ChildEnd("cancelled", "no")])
 LATER = st.sampled_from([0, 60_000, 1_000_000, 4_000_000, 100_000_000_000])
 LIMITS = st.builds(
-    Limits,
+    replace,
+    st.just(ALLOWED),
     steps_per_turn=st.integers(1, 3),
     parallel_calls=st.integers(1, 2),
     calls_per_step=st.integers(1, 2),

@@ -16,9 +16,9 @@ from schemas.topics import THREAD_EFFECTS, THREAD_EVENTS_DLQ
 from services.chassis.artifacts.store import Stored
 from services.chassis.following.fold_loop import FoldLoopSettings
 from services.chassis.log.port import TopicPartition
-from services.runtime.deciding.limits import Limits
 from services.runtime.deciding.own_tools import ENTRY
 from services.runtime.models.port import Model
+from services.runtime.settings import RuntimeSettings
 from services.tool_executor.claiming.reconcile import ReconcileLimits
 from services.tool_executor.executing.keeping import Keeping, KeepLimits
 from services.tool_executor.metrics import ExecutorMetrics
@@ -40,9 +40,10 @@ P = TypeVar("P", bound=Process)
 T = TypeVar("T")
 Onlooker = Callable[[Record, Verdict, ThreadState], None]
 
-LIMITS = Limits(
+LIMITS = replace(
+    RuntimeSettings.model_construct().limits(),
     turn_seconds=200,
-    retry_base_seconds=0.3,
+    retry_first_seconds=0.3,
     retry_most_seconds=2,
     approval_seconds=40,
     dispatch_wait_seconds=30,

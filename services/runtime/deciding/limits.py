@@ -1,66 +1,92 @@
-"""The runtime's limits (DESIGN 12), and how a thread's own narrow them. All act before an append."""
+"""The runtime's limits, and how a thread's own limits narrow them.
 
-from dataclasses import dataclass
+All of them act before an append: the runtime never decides an event that passes a limit. The fold knows none of them,
+so a limit that changes never changes what a stored record means. A thread's configuration may narrow a limit and cannot
+widen it, because the operator pays for what runs and the author of a thread may be anybody.
+
+Limits that two deployments need at two values are settings, and their defaults stand in `RuntimeSettings` alone. The
+others are the constants below.
+"""
+
+from dataclasses import dataclass, replace
 from typing import Final
 
 from schemas.config import Config
 from schemas.config import Limits as OwnLimits
+from services.chassis.backoff import backoff_seconds
+
+PARALLEL_CALLS: Final = 8
+"""Calls of one turn that executors or child threads work on at once. A thread that needs fewer says so itself."""
+CALLS_PER_STEP: Final = 64
+"""Calls that one answer of the model may make; further ones are denied. A model that asks for more is in a loop."""
+MODEL_TRIES: Final = 3
+"""Tries of one step. Most failures of providers pass within seconds; those that stay are told to the user soon."""
+RETRY_FIRST_SECONDS: Final = 1.0
+"""Seconds before the first retry of a model call; each further pause is twice as long."""
+RETRY_MOST_SECONDS: Final = 60.0
+"""Seconds that a pause between two tries may take, whatever the provider asks for: a person is waiting."""
+DISPATCH_WAIT_SECONDS: Final = 600
+"""Seconds that a dispatched call waits for an executor to claim it: long enough to replace all executors of a pool."""
+CHILDREN_PER_TURN: Final = 16
+"""Child threads that one turn may begin, so that a confused model cannot multiply itself without end."""
+PARALLEL_TASKS: Final = 4
+"""Tasks of one plan that run at once. Each is a thread with model calls of its own."""
+PLAN_TASKS: Final = 64
+"""Tasks that a version of a plan may have; one with more is rejected. All of them stand in the parent's state."""
+CHILD_LOOK_SECONDS: Final = 10
+"""Seconds between two looks into the views for the end of a child. The child's owner reports the end at once, so a look
+finds something only if that owner died just then.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    steps_per_turn: int = 100
-    turn_seconds: int = 3_600
-    """Of its own work: time spent waiting for people, or for child threads, does not count."""
-    parallel_calls: int = 8
-    model_tries: int = 3
-    retry_base_seconds: float = 1.0
-    retry_most_seconds: float = 60.0
-    approval_seconds: int = 86_400
-    dispatch_wait_seconds: int = 600
-    """How long a dispatched call may wait for an executor to claim it."""
-    client_tool_seconds: int = 86_400
-    deadline_grace_seconds: int = 60
-    """After a call's deadline, or a cancel, before the runtime gives up on its executor."""
-    calls_per_step: int = 64
-    turn_tokens: int = 0
-    """That a turn may use, those of its child threads not among them. 0: as many as it likes."""
-    context_tokens: int = 0
-    """A larger context is compacted before the next step. 0: none is, unless somebody asks."""
-    child_depth: int = 3
+    """The limits that a decision obeys, for one thread once they are narrowed."""
+
+    steps_per_turn: int
+    turn_seconds: int
+    """Seconds of the turn's own work: time spent waiting for people or for child threads does not count."""
+    turn_tokens: int
+    """Tokens that a turn may use, without those of its child threads. 0: unlimited."""
+    context_tokens: int
+    """Tokens beyond which a context is compacted before the next step. 0: a context is compacted on request only."""
+    approval_seconds: int
+    client_tool_seconds: int
+    deadline_grace_seconds: int
+    """Seconds after a call's deadline, or after a cancel, before the runtime gives up on whoever runs the call."""
+    child_depth: int
     """Generations of child threads below the topmost thread."""
-    children_per_turn: int = 16
-    parallel_tasks: int = 4
-    """Of a plan, at once."""
-    plan_tasks: int = 64
-    """That a version of a plan may have."""
-    child_look_seconds: int = 10
-    """How often a parent's owner looks up whether a child has come to an end that nobody told it of."""
-    ephemeral_seconds: int = 3_600
-    """How long an ephemeral thread may live."""
+    ephemeral_seconds: int
+    """Seconds that an ephemeral thread may live."""
+    parallel_calls: int = PARALLEL_CALLS
+    calls_per_step: int = CALLS_PER_STEP
+    model_tries: int = MODEL_TRIES
+    retry_first_seconds: float = RETRY_FIRST_SECONDS
+    retry_most_seconds: float = RETRY_MOST_SECONDS
+    dispatch_wait_seconds: int = DISPATCH_WAIT_SECONDS
+    children_per_turn: int = CHILDREN_PER_TURN
+    parallel_tasks: int = PARALLEL_TASKS
+    plan_tasks: int = PLAN_TASKS
+    child_look_seconds: int = CHILD_LOOK_SECONDS
 
 
 NO_LIMITS_OF_ITS_OWN: Final = OwnLimits()
 
 
 def narrowed(limits: Limits, config: Config) -> Limits:
+    """Return the service's limits, each replaced by the thread's own if that is stricter."""
     own = config.limits
     if own == NO_LIMITS_OF_ITS_OWN:
         return limits
-    return Limits(
+    return replace(
+        limits,
         steps_per_turn=min(limits.steps_per_turn, own.steps_per_turn or limits.steps_per_turn),
         turn_seconds=min(limits.turn_seconds, own.turn_seconds or limits.turn_seconds),
         parallel_calls=min(limits.parallel_calls, own.parallel_calls or limits.parallel_calls),
         model_tries=min(limits.model_tries, own.model_tries or limits.model_tries),
-        retry_base_seconds=limits.retry_base_seconds,
-        retry_most_seconds=limits.retry_most_seconds,
-        approval_seconds=limits.approval_seconds,
-        dispatch_wait_seconds=limits.dispatch_wait_seconds,
-        client_tool_seconds=limits.client_tool_seconds,
-        deadline_grace_seconds=limits.deadline_grace_seconds,
-        calls_per_step=limits.calls_per_step,
-        turn_tokens=_narrower(limits.turn_tokens, own.turn_tokens),
-        context_tokens=_narrower(limits.context_tokens, own.context_tokens),
+        turn_tokens=_stricter(limits.turn_tokens, own.turn_tokens),
+        context_tokens=_stricter(limits.context_tokens, own.context_tokens),
+        # 0 is a limit of its own for these two: such a thread may begin no child at all.
         child_depth=limits.child_depth if own.child_depth is None else min(limits.child_depth, own.child_depth),
         children_per_turn=(
             limits.children_per_turn
@@ -68,18 +94,19 @@ def narrowed(limits: Limits, config: Config) -> Limits:
             else min(limits.children_per_turn, own.children_per_turn)
         ),
         parallel_tasks=min(limits.parallel_tasks, own.parallel_tasks or limits.parallel_tasks),
-        plan_tasks=limits.plan_tasks,
-        child_look_seconds=limits.child_look_seconds,
-        ephemeral_seconds=limits.ephemeral_seconds,
     )
 
 
-def _narrower(limit: int, own: int | None) -> int:
-    """Of two limits of which 0 or nothing is none."""
+def _stricter(limit: int, own: int | None) -> int:
+    """Return the stricter of two limits; 0 and None mean unlimited."""
     return min(limit or own or 0, own or limit)
 
 
 def retry_delay_ms(limits: Limits, failures: int, retry_after_seconds: float | None) -> int:
-    """Exponential from `retry_base_seconds`, bounded; at least what the provider asked for, within the same bound."""
-    backoff = limits.retry_base_seconds * 2.0 ** min(failures, 16)
-    return int(1000 * min(limits.retry_most_seconds, max(backoff, retry_after_seconds or 0.0)))
+    """Return the pause before the next try, in milliseconds; `failures` are those before the one just seen.
+
+    The pause doubles with each failure and is at least what the provider asked for. Both are bounded by
+    `retry_most_seconds`.
+    """
+    pause_seconds = backoff_seconds(failures + 1, limits.retry_first_seconds, limits.retry_most_seconds)
+    return int(1000 * min(limits.retry_most_seconds, max(pause_seconds, retry_after_seconds or 0.0)))

@@ -15,7 +15,7 @@ from schemas.events import (
 from schemas.tools import Catalog, CatalogSource, ToolSpec
 from services.runtime.deciding.decide import decide
 from services.runtime.deciding.decisions import Append, Calling, Decisions, DropModelCall, LookAgain, World
-from services.runtime.deciding.limits import Limits
+from services.runtime.settings import RuntimeSettings
 from tests.support.recorded.histories import (
     EXECUTOR,
     NO_HASH,
@@ -39,7 +39,14 @@ SEND = ToolSpec(name="send", effect="idempotent", parallel=True, max_attempts=2,
 ASK = ToolSpec(name="ask", timeout_seconds=7)
 BUILTIN = CatalogSource(source="builtin", pool="builtin", tools=(SHELL, READ, SEND))
 CLIENT = CatalogSource(source="crm", pool="client", tools=(ASK,))
-LIMITS = Limits(steps_per_turn=5, turn_seconds=3_600, parallel_calls=2, model_tries=2, calls_per_step=3)
+LIMITS = replace(
+    RuntimeSettings.model_construct().limits(),
+    steps_per_turn=5,
+    turn_seconds=3_600,
+    parallel_calls=2,
+    model_tries=2,
+    calls_per_step=3,
+)
 SHOWN = Context(confirmed_seq=1, items=0, hash=NO_HASH)
 MINE = "A"
 

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 from collections.abc import Coroutine, Iterable, Sequence
 from contextvars import Context
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from prometheus_client import CollectorRegistry
@@ -31,6 +31,7 @@ from services.runtime.loop import Runtime
 from services.runtime.metrics import RuntimeMetrics
 from services.runtime.models.port import Model
 from services.runtime.models.scheduling import ModelSlots
+from services.runtime.settings import RuntimeSettings
 from services.runtime.thread_work import RuntimeIdentity, RuntimeOptions
 from services.tool_executor.claiming.reconcile import ReconcileLimits
 from services.tool_executor.executing.leases import Leases
@@ -47,9 +48,10 @@ TOPIC = THREAD_EVENTS.name
 USER = "user:ann"
 T = TypeVar("T")
 
-LIMITS = Limits(
+LIMITS = replace(
+    RuntimeSettings.model_construct().limits(),
     turn_seconds=600,
-    retry_base_seconds=0.5,
+    retry_first_seconds=0.5,
     retry_most_seconds=5,
     approval_seconds=120,
     dispatch_wait_seconds=120,

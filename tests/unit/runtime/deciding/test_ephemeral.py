@@ -1,13 +1,15 @@
 """An ephemeral thread is closed when its time is over."""
 
+from dataclasses import replace
+
 from schemas.events import ThreadClosed, ThreadCloseRequested, TurnEnded
 from schemas.ids import TenantId, ThreadId, ThreadKey
 from services.runtime.deciding.decisions import LookAgain
-from services.runtime.deciding.limits import Limits
+from tests.support.recorded import deciding
 from tests.support.recorded.deciding import appended, decided
 from tests.support.recorded.histories import USER, History, created, submitted, turn_started
 
-LIMITS = Limits(ephemeral_seconds=60)
+LIMITS = replace(deciding.LIMITS, ephemeral_seconds=60)
 
 
 def ephemeral() -> History:

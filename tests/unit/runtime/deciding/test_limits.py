@@ -1,10 +1,13 @@
+from dataclasses import replace
+
 import pytest
 
 from schemas.config import Config
 from schemas.config import Limits as OwnLimits
-from services.runtime.deciding.limits import Limits, narrowed, retry_delay_ms
+from services.runtime.deciding.limits import narrowed, retry_delay_ms
+from tests.support.recorded.deciding import LIMITS
 
-OURS = Limits(steps_per_turn=10, turn_seconds=100, parallel_calls=4, model_tries=3)
+OURS = replace(LIMITS, steps_per_turn=10, turn_seconds=100, parallel_calls=4, model_tries=3)
 
 
 def test_a_thread_without_limits_of_its_own_has_the_services() -> None:
