@@ -25,13 +25,13 @@ EXPONENT_MIN = 1e21
 integers they are read back.
 """
 DEPTH_MAX = 100
-"""Of lists and objects within each other, in what a client, a model or a tool may put into an event."""
+"""Lists and objects within each other that a client, a model or a tool may put into an event."""
 RECORD_DEPTH_MAX = 128
-"""Of a whole event. Readers give up at 200."""
+"""Lists and objects within each other that a whole event may have. Readers give up at 200."""
 
 SIMPLE_DEPTH_MAX = 24
-"""Of lists and objects in one field of a model that is written without asking more of it: with its models within each
-other, an event is nowhere near `RECORD_DEPTH_MAX`.
+"""Lists and objects within each other, in one field of a model, that are written without a closer look. An event whose
+fields stay below it is far below `RECORD_DEPTH_MAX`.
 """
 
 _OPTIONS = (
@@ -46,8 +46,8 @@ _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), sort_keys=
 
 
 def canonical_json(value: JsonValue) -> bytes:
-    """Raises UnstorableTextError for what JSON cannot carry exactly: lone surrogates, NaN, integers beyond 2^53, and
-    nesting beyond `RECORD_DEPTH_MAX`.
+    """Return the value as RFC 8785 writes it. Raises UnstorableTextError for what JSON cannot carry exactly: lone
+    surrogates, NaN, integers beyond 2^53, and nesting beyond `RECORD_DEPTH_MAX`.
     """
     try:
         return _write_plain(value) if _is_plain(value, RECORD_DEPTH_MAX) else rfc8785.dumps(value)
@@ -56,7 +56,9 @@ def canonical_json(value: JsonValue) -> bytes:
 
 
 def canonical_model(model: BaseModel) -> bytes:
-    """`canonical_json` of the model's fields that are not None, in a fraction of the time: without a copy of it all."""
+    """Return `canonical_json` of the model's fields that are not None, in a fraction of the time, because nothing is
+    copied.
+    """
     try:
         return orjson.dumps(model, default=_fields, option=_OPTIONS)
     except orjson.JSONEncodeError:
@@ -65,7 +67,9 @@ def canonical_model(model: BaseModel) -> bytes:
 
 
 def _fields(value: object) -> dict[str, Any]:
-    """A model for orjson, which asks for what it does not know. Raises TypeError for what it would write otherwise."""
+    """Return a model's fields for orjson, which asks for what it does not know. Raises TypeError where orjson would
+    write them differently from RFC 8785.
+    """
     if not _is_model(type(value)):
         raise TypeError
     fields = {}
@@ -79,13 +83,13 @@ def _fields(value: object) -> dict[str, Any]:
 
 
 def _is_model(kind: type) -> bool:
-    """`issubclass` of BaseModel, in a fifth of its time."""
+    """Return `issubclass(kind, BaseModel)`, in a fifth of its time."""
     return hasattr(kind, "__pydantic_fields__")
 
 
 def _is_simple(value: Any, kind: type, depth: int) -> bool:
-    """Whether orjson writes the value as RFC 8785 has it, asked in a hurry: the answer is no for what is rare. Large
-    integers orjson refuses.
+    """Return whether orjson writes the value as RFC 8785 does, by a quick look: rare values are answered with no.
+    orjson itself refuses large integers.
     """
     if kind is dict:
         for name, item in value.items():
@@ -113,7 +117,7 @@ def _write_plain(value: JsonValue) -> bytes:
 
 
 def _is_plain(value: JsonValue, depth: int) -> bool:
-    """Whether orjson writes the value as RFC 8785 has it."""
+    """Return whether orjson writes the value as RFC 8785 does, by a whole look."""
     if value is None or isinstance(value, str | bool):
         return True
     if isinstance(value, int | float):
@@ -142,22 +146,20 @@ def data_hash(value: bytes) -> DataHash:
 
 
 def call_hash(tool: str, args: dict[str, JsonValue]) -> str:
-    """What an approval is bound to: the hash of the tool's name and arguments."""
+    """Return what an approval is bound to: the hash of the tool's name and arguments."""
     return sha256(canonical_json({"args": args, "tool": tool})).hexdigest()
 
 
 def is_exact(number: float) -> bool:
-    """Whether every reader of JSON gets the number as it is."""
+    """Return whether every reader of JSON gets the number as it is."""
     if isinstance(number, int):
         return abs(number) <= INTEGER_MAX
     return abs(number) <= INTEGER_MAX or EXPONENT_MIN <= abs(number) < inf
 
 
 def unstorable(value: JsonValue, depth: int = DEPTH_MAX) -> str | None:
-    """Why Postgres or JSON could not carry the value exactly, or None where they can.
-
-    U+0000 has no place in Postgres text, a lone surrogate none in UTF-8, and a whole number beyond 2^53 is rounded by
-    half of the world's JSON readers.
+    """Return why Postgres or JSON could not carry the value exactly, or None. U+0000 has no place in Postgres text, a
+    lone surrogate none in UTF-8, and half of the world's JSON readers round an integer beyond 2^53.
     """
     match value:
         case str():
@@ -175,6 +177,7 @@ def unstorable(value: JsonValue, depth: int = DEPTH_MAX) -> str | None:
 
 
 def is_unicode(text: str) -> bool:
+    """Return whether the text has no lone surrogate."""
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -41,7 +41,7 @@ class Problem(NamedTuple):
     """False: a type or version that this reader does not know, kept and ignored. True: known, and broken."""
     reason: str
     fault: Fault = "wrong_shape"
-    """Of one that is broken."""
+    """Class of the fault, where the record is broken."""
 
 
 class Record(NamedTuple):
@@ -91,9 +91,9 @@ def encode(
     traceparent: str | None = None,
     bytes_max: int = RECORD_BYTES_MAX,
 ) -> Encoded:
-    """`event_id` is given for client commands and claims; a service's other ids are derived from what the event means.
-
-    Raises LimitError above `bytes_max`, UnstorableTextError for what JSON or Postgres cannot carry.
+    """Return the record to append. `event_id` is given for client commands and claims; a service's other ids are
+    derived from what the event means. Raises LimitError above `bytes_max`, UnstorableTextError for what JSON or
+    Postgres cannot carry.
     """
     value = canonical_model(event)
     if _holds_zero(value):
@@ -122,7 +122,9 @@ def decode(
     timestamp_ms: int = 0,
     upcasters: Upcasters = UPCASTERS,
 ) -> Record | Unreadable:
-    """Never raises. `timestamp_ms` is the broker's, shown where the record's own time cannot be read."""
+    """Return the record that the bytes are, with its data or with the problem; never raises. `timestamp_ms` is the
+    broker's and stands in where the record's own time cannot be read.
+    """
     by_name = {name: raw for name, raw in headers if raw is not None}
     try:
         key = parse_key(raw_key)
@@ -157,14 +159,14 @@ def decode(
 
 
 def _refuse_duplicates(headers: Collection[tuple[str, bytes | None]], *names: str) -> None:
-    """Readers could differ in which of the two counts."""
+    """Raise HeaderError if a header that counts is there twice: readers could differ in which one they take."""
     for name in names:
         if sum(header == name for header, _ in headers) > 1:
             raise HeaderError(f"the header {name} is there more than once", "duplicate_header")
 
 
 def _find_model(ce_type: str) -> tuple[type[Event] | None, int]:
-    """The model that understands this type, now or by upcasting, and the version of the data."""
+    """Return the model that understands this type, now or by upcasting, and the version of the data."""
     newest = _NEWEST.get(ce_type)
     if newest is not None:
         return newest, newest.version
@@ -175,6 +177,9 @@ def _find_model(ce_type: str) -> tuple[type[Event] | None, int]:
 
 
 def _check_value(value: bytes | None, actual: DataHash, written: DataHash) -> bytes:
+    """Return the value if it is there, is what its producer hashed, and can be stored. The hash is compared before
+    anything is parsed: a record that was changed on its way is not trusted in any part.
+    """
     if value is None:
         raise DataError("the record has no value", "no_value")
     if actual != written:
@@ -185,10 +190,12 @@ def _check_value(value: bytes | None, actual: DataHash, written: DataHash) -> by
 
 
 def _holds_zero(value: bytes) -> bool:
+    """Return whether the JSON contains the character U+0000. The cheap search is nearly always enough."""
     return b"\\u0000" in value and _ZERO.search(value) is not None
 
 
 def _read_data(model: type[Event], version: int, value: bytes, upcasters: Upcasters) -> Event:
+    """Return the event, upcast to the newest version. Raises DataError for everything else, whatever the bytes are."""
     if b"NaN" in value or b"Infinity" in value:
         _require_numbers(model, version, value)
     try:

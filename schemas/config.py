@@ -5,12 +5,15 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 ApprovalPolicy = Literal["never", "always", "on_effect"]
-"""`on_effect` asks for every call that is not pure."""
+"""When a person has to approve a call. `on_effect` asks for every call that is not pure."""
 PermissionProfile = Literal["read-only", "workspace-write", "full"]
+"""What a tool's processes may write: nothing, the thread's workspace, or whatever the executor may."""
 
 
 CONFIG_BYTES_MAX = 256 * 1024
-"""Of a configuration that patches have come to, as JSON. What begins other threads carries it whole."""
+"""Limit on a configuration with all its patches, as JSON in bytes. A record that begins another thread contains it
+whole.
+"""
 
 
 class Frozen(BaseModel):
@@ -55,7 +58,7 @@ class Skill(Frozen):
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
     version: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
-    """Of the artifact that holds the folder."""
+    """Hash of the artifact that contains the folder."""
     description: str = ""
     """What it is good for: the model chooses by it."""
 
@@ -68,16 +71,22 @@ class Config(Frozen):
     tools: tuple[str, ...] | None = None
     """Names of the tools that the model is offered; None offers every tool of the catalog."""
     tool_policies: dict[str, ToolPolicy] = {}
+    """Tool name → its own policy."""
     approval: ApprovalPolicy = "never"
+    """Policy of all tools without one of their own."""
     permission_profile: PermissionProfile = "workspace-write"
     environment: Environment = Environment()
     limits: Limits = Limits()
     on_recovery: Literal["resume", "interrupt"] = "resume"
+    """What becomes of a turn whose runtime died during a step: the model is asked again, or the turn is closed as
+    interrupted.
+    """
     on_unknown: Literal["wait", "end"] = "wait"
     """Whether a turn waits for a person to settle an unknown call, or ends naming it. A downstream that can be asked
     about it has had its time by then.
     """
     one_turn_per_input: bool = True
+    """Whether each input gets a turn of its own; otherwise a turn takes all inputs that wait."""
     plan_approval: Literal["never", "always"] = "never"
     """Whether a person has to approve each version of a plan."""
     skills: tuple[Skill, ...] = ()

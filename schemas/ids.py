@@ -30,6 +30,7 @@ _NAMESPACE = NAMESPACE_THREADLOG.bytes
 _VARIANTS = {digit: "89ab"[int(digit, 16) & 3] for digit in "0123456789abcdef"}
 
 EPHEMERAL_PREFIX = "e-"
+"""Begins the ids of threads that leave no history. The id says on which topic the thread is."""
 
 KEYS_CACHED = 4_096
 """Parsed keys that a process remembers; a thread's records come close together."""
@@ -39,6 +40,7 @@ _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
 _CALL = re.compile(r"([1-9][0-9]{0,8})\.([1-9][0-9]{0,8})\.(0|[1-9][0-9]{0,8})", re.ASCII)
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 CALL_PATTERN = r"^[1-9][0-9]{0,8}\.[1-9][0-9]{0,8}\.(0|[1-9][0-9]{0,8})$"
+"""The same form as a JSON Schema pattern."""
 
 
 class ThreadKey(NamedTuple):
@@ -65,15 +67,15 @@ class CallParts(NamedTuple):
 
 
 def is_name(text: str) -> bool:
-    """Whether the text can name a tenant or a thread: 1 to 64 of letters, digits, `.`, `_`, `-`, not starting with one
-    of the last three.
+    """Return whether the text can name a tenant or a thread: 1 to 64 letters, digits, `.`, `_` or `-`, beginning with a
+    letter or a digit.
     """
     return _NAME.fullmatch(text) is not None
 
 
 @lru_cache(maxsize=KEYS_CACHED)
 def parse_key(raw: bytes | None) -> ThreadKey:
-    """Raise HeaderError when the bytes are not `tenant/thread`."""
+    """Return the thread that a record key names. Raises HeaderError if the bytes are not `tenant/thread`."""
     if raw is None:
         raise HeaderError("the record has no key; a key is tenant/thread", "no_key")
     try:
@@ -87,21 +89,23 @@ def parse_key(raw: bytes | None) -> ThreadKey:
 
 
 def call_id(turn: int, step: int, index: int) -> CallId:
+    """Return the name of a call, `turn.step.index`."""
     return CallId(f"{turn}.{step}.{index}")
 
 
 def parse_call_id(call: str) -> CallParts | None:
+    """Return the parts of a call's name, or None for a text that names no call."""
     match = _CALL.fullmatch(call)
     return CallParts(int(match[1]), int(match[2]), int(match[3])) if match else None
 
 
 def parse_event_id(text: str) -> EventId | None:
-    """None when the text is not a UUID in its canonical lower-case form."""
+    """Return the id, or None if the text is not a UUID in its canonical lower-case form."""
     return EventId(text) if _UUID.fullmatch(text) else None
 
 
 def derive(*parts: str | int) -> EventId:
-    """uuid5 over the parts, joined so that no two lists of parts give the same name."""
+    """Return the uuid5 of the parts, joined so that no two lists of parts give the same name."""
     return _as_uuid5(sha1(_NAMESPACE + _joined(parts).encode(), usedforsecurity=False).hexdigest())
 
 
@@ -110,7 +114,9 @@ def _joined(parts: tuple[str | int, ...]) -> str:
 
 
 def derive_service_event(key: ThreadKey, kind: str, *meaning: str | int) -> EventId:
-    """The id of a service's event: thread, kind, and what it is about (turn, step, call, attempt …)."""
+    """Return the id of a service's event, from the thread, the kind and what it is about (turn, step, call, attempt …).
+    Whoever means the same event derives the same id.
+    """
     hashed = _beginning(key.tenant, key.thread, kind).copy()
     if meaning:
         hashed.update(f"\x1f{_joined(meaning)}".encode())
@@ -119,33 +125,41 @@ def derive_service_event(key: ThreadKey, kind: str, *meaning: str | int) -> Even
 
 @lru_cache(maxsize=KEYS_CACHED)
 def _beginning(tenant: TenantId, thread: ThreadId, kind: str) -> "_Hash":
-    """Of the name of a service's event, hashed: a thread has many of a kind."""
+    """Return the hash over the part of a name that all events of one thread and kind share. A thread has many of a
+    kind, so it is computed once.
+    """
     return sha1(_NAMESPACE + _joined(("event", tenant, thread, kind)).encode(), usedforsecurity=False)
 
 
 def derive_command(tenant: str, principal: str, route: str, thread: str, idempotency_key: str, kind: str) -> EventId:
-    """The id of a client command's event."""
+    """Return the id of a client command's event. It contains tenant, principal and route, so equal keys of two clients
+    never meet.
+    """
     return derive("command", tenant, principal, route, thread, idempotency_key, kind)
 
 
 def derive_thread(tenant: str, principal: str, route: str, idempotency_key: str) -> ThreadId:
-    """The id of a thread that a command with an idempotency key creates."""
+    """Return the id of the thread that a command with an Idempotency-Key creates."""
     return ThreadId(derive("thread", tenant, principal, route, idempotency_key))
 
 
 def derive_child(parent: ThreadKey, origin: str) -> ThreadId:
-    """The id of a child thread, by what of its parent it works for. A child lives where its parent does."""
+    """Return the id of a child thread, by what of its parent it works for. The child of an ephemeral thread is
+    ephemeral.
+    """
     child = derive("child", parent.tenant, parent.thread, origin)
     return ThreadId(f"{EPHEMERAL_PREFIX}{child}" if parent.ephemeral else child)
 
 
 def derive_child_input(child: ThreadKey) -> InputId:
-    """The id of the input that a child thread begins with."""
+    """Return the id of the input that a child thread begins with."""
     return InputId(derive("child input", child.tenant, child.thread))
 
 
 def idempotency_key(key: ThreadKey, call: str) -> str:
-    """What a tool is given to recognise a call that it has seen: the same for every attempt of a call."""
+    """Return the key by which a tool recognises a call that it has seen. It is the same for every attempt of
+    the call.
+    """
     return derive("idempotency", key.tenant, key.thread, call)
 
 

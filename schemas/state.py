@@ -48,77 +48,97 @@ else:
 
 
 FOLD_VERSION = 2
-"""Goes up with every change of meaning: states of another version are not trusted but folded again."""
+"""Goes up with every change of meaning. States of another version are not trusted: they are folded again."""
 
 REMEMBERED_COMMANDS = 256
+"""Client commands whose ids a thread remembers, to recognise a repeated one."""
 REMEMBERED_INPUTS = 256
+"""Input ids that a thread remembers, to recognise a repeated one."""
 REMEMBERED_STARTS = 16
 """Attempts of one step whose late answer may still win."""
 GRANTS_MAX = 256
+"""Grants that a thread or a turn remembers; the oldest goes first."""
 SKILLS_MAX = 64
 """Loaded skills that a thread remembers."""
 
 CHAIN_START = "0" * 64
+"""The chain before the first record."""
 
 Status = Literal["none", "importing", "active", "closing", "closed"]
 CancelCause = CancelReason | Literal["interrupt", "close"]
 CallStatus = Literal["proposed", "waiting", "approved", "dispatched", "running", "repeatable", "unknown", "settled"]
 Settled = Literal["succeeded", "failed", "timed_out", "cancelled", "denied", "expired", "not_started", "abandoned"]
 """How a call ended. `expired` is a denial by time, `not_started` a last attempt that never ran, `abandoned` an unknown
-that a person gave up on."""
+call that a person gave up on.
+"""
 
 
 @dataclass(frozen=True)
 class QueuedInput:
+    """An input that no turn has taken yet."""
+
     input: str
     mode: InputMode
     seq: int
+    """Seq of the submission."""
     expected_turn: int | None = None
+    """The only turn that may take it; None for any."""
     held: bool = False
-    """Queued before its turn was closed by a recovery: no turn takes it until another input comes."""
+    """It waited when its turn was closed by a recovery: no turn takes it until another input comes."""
     call: RequestedCall | None = None
-    """What the turn that takes it runs instead of asking a model."""
+    """The call that its turn runs instead of asking a model."""
 
 
 @dataclass(frozen=True)
 class Call:
+    """A tool call from its proposal until the step after it settled, or for as long as it is unknown."""
+
     call: str
     turn: int
     step: int
     index: int
     tool: str
     args: dict[str, JsonValue]
-    """Empty once settled."""
+    """Arguments as they will run; empty once settled."""
     call_hash: str
-    """In force: an edited approval changes it, and the arguments with it."""
+    """Hash of tool and arguments in force. An edited approval changes it together with the arguments."""
     status: CallStatus
     seq: int
-    """Of the proposal."""
+    """Seq of the record that proposed it."""
     malformed: str | None = None
+    """What the model wrote as arguments, where that is not a JSON object."""
     approved_by: str | None = None
     expires_at_ms: int | None = None
     attempt: int = 0
-    """The last that was dispatched."""
+    """The last attempt that was dispatched; 0 before the first."""
     dispatch_hash: str | None = None
+    """Data hash of that dispatch, to recognise a duplicate."""
     effect: EffectClass = "unsafe"
     pool: str = ""
     last: bool = False
+    """Whether policy allows no further attempt."""
     deadline_ms: int = 0
+    """When the runtime gives up on a call that nobody claimed, in milliseconds since 1970."""
     timeout_ms: int = 0
+    """How long the tool may run, in milliseconds."""
     claim: str | None = None
-    """Event id of the last claim that won; in pools without executors, of the dispatch."""
+    """Event id of the last claim that won. In pools without executors it is the id of the dispatch."""
     claim_attempt: int = 0
+    """The attempt that was claimed."""
     claimed_ms: int = 0
+    """When it was claimed; its lease counts from there."""
     lease_seconds: int | None = None
     executor: str | None = None
+    """Instance and incarnation that claimed it."""
     lost_claims: int = 0
-    """Claimed attempts that were lost, were not pure when they were dispatched, and are not known to have done nothing.
+    """Claimed attempts that were lost, were not pure when they were dispatched, and are not known to have done
+    nothing.
     """
     rewound: bool = False
-    """Left the model's context with its turn; what still comes of it is history."""
+    """It left the model's context with its turn. What still comes of it is history only."""
     outcome: Settled | None = None
     settled_by: str | None = None
-    """Event id of what settled it."""
+    """Event id of what settled it, to recognise a duplicate."""
 
     @property
     def settled(self) -> bool:
@@ -126,40 +146,47 @@ class Call:
 
     @property
     def may_have_run(self) -> bool:
+        """Return whether a lost claim may have had the call's effect."""
         return self.lost_claims > 0
 
 
 @dataclass(frozen=True)
 class Step:
+    """A model call of the open turn that has no answer yet."""
+
     step: int
     attempt: int
     status: Literal["open", "failed"]
     inputs: tuple[str, ...]
     starts: tuple[str, ...]
-    """Data hashes of the starts that took effect, the latest last."""
+    """Data hashes of the starts that took effect, the latest last. An answer to any of them may win."""
     owner: str
     started_ms: int
     failures: int = 0
-    """Tries that count: not those that were handed over, or whose context was too long for the model."""
+    """Failures that count towards the limit: not those that were handed over, or whose context was too long."""
     retriable: bool = True
     retry_at_ms: int | None = None
+    """Earliest time of the next attempt, in milliseconds since 1970; None: at once."""
     error: str | None = None
     handed_over: bool = False
+    """The owner gave the step up on purpose, at a drain or a rebalance."""
     seq: int = 0
-    """Of its first attempt's start, where its inputs have their place."""
+    """Seq of its first attempt's start, where the inputs that it took have their place."""
     too_long_base: int | None = None
-    """Where the last try failed because the context was too long for the model: the base of that context."""
+    """Base of the context that was too long for the model in the last attempt; None where it was not."""
 
 
 @dataclass(frozen=True)
 class LoadedSkill:
+    """A version of a skill that the thread has loaded."""
+
     version: str
     sha256: str
 
 
 @dataclass(frozen=True)
 class Grant:
-    """Later calls that a person approved in advance: with this hash, or of this tool."""
+    """A person's approval of later calls in advance: of those with this hash, or of this tool."""
 
     call_hash: str | None
     tool: str | None
@@ -168,80 +195,97 @@ class Grant:
 
 @dataclass(frozen=True)
 class Turn:
+    """The open turn."""
+
     turn: int
     inputs: tuple[str, ...]
+    """Inputs that the turn began with."""
     config: Config
+    """Configuration that was in force when it started; it stays for the whole turn."""
     follows: str
-    """Data hash of the last step.finished, before that of the turn.started."""
+    """Data hash of the last step.finished of the turn, or of its turn.started. What comes next has to name it."""
     started_ms: int
     started_hash: str
     started_seq: int
     cancelling: CancelCause | None = None
     cancelled_ms: int = 0
     steps: int = 0
-    """Finished steps."""
+    """Number of finished steps."""
     step: Step | None = None
-    """The step that is open or failed."""
+    """The step that is open or failed; None between steps."""
     grants: tuple[Grant, ...] = ()
     input_tokens: int = 0
     output_tokens: int = 0
     requested: RequestedCall | None = None
-    """What this turn runs instead of asking a model."""
+    """The call that this turn runs instead of asking a model."""
     children: int = 0
-    """Calls that began a child thread."""
+    """Number of calls that began a child thread."""
     waiting_since_ms: int | None = None
-    """Since when nothing can go on without a person, or only child threads work."""
+    """Since when only a person or child threads can let the turn continue; None while it can continue by itself."""
     waited_ms: int = 0
+    """Time that it has waited so before, in milliseconds."""
 
 
 @dataclass
 class ThreadState:
-    """Treated as immutable by everybody; the fold changes the copy that it has just made."""
+    """Everything that deciding and claiming need to know about a thread. It is treated as immutable by everybody; the
+    fold changes the copy that it has just made.
+    """
 
     seq: int = 0
+    """Seq of the last record that was folded, no-ops included."""
     chain: str = CHAIN_START
+    """Hash chain over all records up to here."""
     offset: int = -1
-    """Of the last record that was folded."""
+    """Offset of the last record that was folded."""
     status: Status = "none"
     created_ms: int = 0
     updated_ms: int = 0
     config: Config | None = None
     config_seq: int = 0
+    """Seq of the record that set the configuration in force."""
     title: str | None = None
     labels: dict[str, str] = field(default_factory=dict)
     archived: bool = False
     lineage: Lineage | None = None
     live: bool = False
-    """Whether the conversation has gone on since the last import: with an input, a turn, a rewind, a compaction or
-    a plan.
+    """Whether the conversation has continued here since the last import, with an input, a turn, a rewind, a compaction
+    or a plan.
     """
     import_source: str | None = None
+    """Source of the import that is under way."""
     base: int = 0
+    """Seq of the last record that replaced the context: a compaction, a rewind, or the end of an import."""
     compaction_requested: bool = False
     compaction_seq: int = 0
-    """Of the last request that took effect."""
+    """Seq of the last request for a compaction that took effect."""
     compaction_failed_turn: int | None = None
-    """The last turn as of the last failed compaction since the base: it is not asked for by itself again in that turn.
+    """The last turn at the time of the last failed compaction since the base. The runtime does not ask again by itself
+    in that turn.
     """
     context_tokens: int = 0
-    """Of the last step since the base: what it was shown and what it answered, as the provider counted."""
+    """Tokens of the last step since the base, shown and answered, as the provider counted them."""
     last_turn: int = 0
+    """Number of the last turn that started; 0 before the first."""
     last_outcome: TurnOutcome | None = None
     last_turn_hash: str = ""
     """Data hash of the last turn.ended that took effect."""
     turn: Turn | None = None
     queue: tuple[QueuedInput, ...] = ()
+    """Inputs that wait for a turn or step, oldest first."""
     calls: dict[str, Call] = field(default_factory=dict)
-    """Of the last step, and unknown ones of any turn; in the order of their turns."""
+    """Calls of the last step, and unknown calls of any turn, in the order of their turns."""
     grants: tuple[Grant, ...] = ()
+    """Approvals in advance for the whole thread, oldest first."""
     plan: PlanState = field(default_factory=PlanState)
     skills: dict[str, LoadedSkill] = field(default_factory=dict)
-    """By name, the version that was loaded last."""
+    """Name → the version that was loaded last."""
     commands: dict[str, str] = field(default_factory=dict)
-    """The last client commands: event id to the first 16 characters of the data hash."""
+    """The last client commands: event id → the first 16 characters of the data hash."""
     inputs: dict[str, int] = field(default_factory=dict)
-    """The last input ids, with the seq of their submission."""
+    """The last input ids → the seq of their submission."""
     ignored_types: tuple[str, ...] = ()
+    """Types of the last records that this version did not know."""
 
     @property
     def exists(self) -> bool:
@@ -253,8 +297,8 @@ NOTHING = ThreadState()
 
 
 def unsettled_calls(state: ThreadState, turn: int) -> list[Call]:
-    """Calls of the open turn without an outcome, unknown ones among them, in order of their index. They are the last of
-    all: it takes no longer where a thread has many unknown calls of turns before.
+    """Return the calls of the open turn without an outcome, unknown ones included, in order of their index. They are
+    the last in the dict, so the search costs the same where a thread has many unknown calls of earlier turns.
     """
     found: list[Call] = []
     for call in reversed(state.calls.values()):
@@ -267,11 +311,14 @@ def unsettled_calls(state: ThreadState, turn: int) -> list[Call]:
 
 
 def unknown_calls(state: ThreadState, turn: int | None = None) -> list[Call]:
+    """Return the calls of one turn, or of all turns, of which nobody knows whether they ran."""
     return [call for call in state.calls.values() if call.status == "unknown" and (turn is None or call.turn == turn)]
 
 
 def is_active(state: ThreadState) -> bool:
-    """Whether decide or claim would act without a new record: such a state never leaves memory."""
+    """Return whether deciding or claiming would act without a new record. The state of an active thread never leaves
+    memory, and a service that takes a partition over loads it at once.
+    """
     return (
         state.turn is not None
         or state.status == "closing"
@@ -282,14 +329,14 @@ def is_active(state: ThreadState) -> bool:
 
 
 def _is_answered_by_runtime(state: ThreadState) -> bool:
-    """Whether a plan waits that no person has to approve, or whose call may be over."""
+    """Return whether a plan version waits that no person has to approve, or whose call may be over."""
     approval = state.config.plan_approval if state.config is not None else "always"
     return state.plan.waiting is not None and (approval == "never" or state.plan.call is not None)
 
 
 def waits_for_others(state: ThreadState) -> bool:
-    """Whether the open turn can go on only when a person answers an approval or a plan, or settles an unknown call, or
-    when threads that work for it come to their ends: their turns have limits of their own.
+    """Return whether the open turn can continue only when a person answers an approval or a plan or settles an unknown
+    call, or when threads that work for it end. Those threads' turns have limits of their own.
     """
     if state.turn is None or state.turn.step is not None:
         return False
@@ -311,10 +358,12 @@ def _adapter() -> TypeAdapter[ThreadState]:
 
 
 def dump_state(state: ThreadState) -> bytes:
-    """JSON, for the projector's row."""
+    """Return the state as JSON, for the projector's row."""
     return _adapter().dump_json(state)
 
 
 def load_state(raw: bytes) -> ThreadState:
-    """Raises pydantic.ValidationError for what `dump_state` of this fold version did not write."""
+    """Return the state that `dump_state` of this fold version wrote. Raises pydantic.ValidationError for
+    anything else.
+    """
     return _adapter().validate_json(raw)

@@ -95,11 +95,15 @@ Effect = Literal["applied", "duplicate", "superseded", "rejected", "ignored"]
 
 
 class Verdict(NamedTuple):
+    """What the fold decided about one record. `reason` is None exactly where the effect is `applied`."""
+
     effect: Effect
     reason: str | None = None
 
 
 class Folded(NamedTuple):
+    """The state after a record, and the verdict on it."""
+
     state: ThreadState
     verdict: Verdict
 
@@ -123,7 +127,7 @@ _HASH_REMEMBERED = 16
 
 
 def fold(state: ThreadState, record: Record) -> Folded:
-    """The state after the record, and what the record came to. The state that is given stays as it is."""
+    """Return the state after the record, and the verdict. The given state stays as it is."""
     after = ThreadState.__new__(ThreadState)
     after.__dict__ = state.__dict__.copy()
     after.seq = state.seq + 1
@@ -138,14 +142,22 @@ def fold(state: ThreadState, record: Record) -> Folded:
 
 
 def cancelling_already(turn: int) -> Verdict:
+    """Return the verdict on a cancel of a turn that is being cancelled already. Ingest answers it like the first."""
     return Verdict("superseded", f"turn {turn} is being cancelled")
 
 
 def next_chain(chain: str, record: Record) -> str:
+    """Return the chain after the record: sha256 over the chain before, the record's id and the hash of its value. It
+    covers every record, no-ops included, so a changed, missing or added record changes all chains after it.
+    """
     return sha256((chain + record.id + record.data_hash).encode()).hexdigest()
 
 
 def _judge(state: ThreadState, record: Record) -> Verdict:
+    """Judge a record once. A client's command is remembered by its id, whatever its verdict was: sent again, it must
+    not be judged by a state that has moved on. A service's event needs no memory, since what it requires makes it count
+    once.
+    """
     if not record.actor.startswith(USER_PREFIX):
         return _judge_event(state, record)
     remembered = state.commands.get(record.id)
@@ -157,6 +169,9 @@ def _judge(state: ThreadState, record: Record) -> Verdict:
 
 
 def _judge_broken(state: ThreadState, record: Record, problem: Problem) -> Verdict:
+    """Judge a record whose data cannot be used. A broken record of a known type is rejected; a type that only a newer
+    version knows is ignored, and remembered by name, so that operators see that readers are too old.
+    """
     if problem.understood:
         return Verdict("rejected", f"undecodable: {problem.reason}")
     if record.kind not in state.ignored_types:
@@ -165,6 +180,9 @@ def _judge_broken(state: ThreadState, record: Record, problem: Problem) -> Verdi
 
 
 def _judge_event(state: ThreadState, record: Record) -> Verdict:
+    """Apply the rules that hold for all events (does the thread exist, is it being imported, is it closed), then the
+    event's own handler.
+    """
     data = record.data
     if data is None:
         return _judge_broken(state, record, record.problem or NO_DATA)
@@ -186,6 +204,7 @@ def _judge_event(state: ThreadState, record: Record) -> Verdict:
 
 
 def _thread_created(state: ThreadState, record: Record, event: ThreadCreated) -> Verdict:
+    """The first creation counts. Later ones are races between two callers that derived the same id."""
     if state.status != "none":
         return Verdict("superseded", "the thread exists")
     state.status = "importing" if event.importing else "active"
@@ -196,6 +215,9 @@ def _thread_created(state: ThreadState, record: Record, event: ThreadCreated) ->
 
 
 def _import_started(state: ThreadState, record: Record, event: ThreadImportStarted) -> Verdict:
+    """An import may only write to a thread that is idle and has not gone on since the last import: otherwise recorded
+    turns would mix with live ones. One import at a time; the same source may start again after a crash.
+    """
     if state.status == "importing":
         if state.import_source is None:
             state.import_source = event.source
@@ -212,6 +234,7 @@ def _import_started(state: ThreadState, record: Record, event: ThreadImportStart
 
 
 def _import_ended(state: ThreadState, record: Record, event: ThreadImportEnded) -> Verdict:
+    """Only the import that is under way ends itself. A late end of another source must not open the thread."""
     if state.status != "importing":
         return Verdict("superseded", "no import is under way")
     if state.import_source not in {None, event.source}:
@@ -222,6 +245,10 @@ def _import_ended(state: ThreadState, record: Record, event: ThreadImportEnded) 
 
 
 def _end_import(state: ThreadState, record: Record) -> None:
+    """Leave the thread as the recorded session did, but with nothing under way: an unfinished turn is interrupted, its
+    open calls are unknown and unsafe (nobody can say what they did elsewhere), waiting inputs are dropped and the
+    recorded plan is not continued.
+    """
     turn = state.turn
     if turn is not None:
         unfinished = unsettled_calls(state, turn.turn)
@@ -234,6 +261,9 @@ def _end_import(state: ThreadState, record: Record) -> None:
 
 
 def _configured(state: ThreadState, record: Record, event: ThreadConfigured) -> Verdict:
+    """The patch is checked as a whole configuration, here and not only at the API: two patches that are valid alone can
+    be invalid, or too large, one after the other.
+    """
     before: JsonValue = state.config.model_dump(mode="json") if state.config is not None else {}
     patched = dumps(merge_patch(before, event.patch))
     if len(patched) > CONFIG_BYTES_MAX:
@@ -249,6 +279,7 @@ def _configured(state: ThreadState, record: Record, event: ThreadConfigured) -> 
 
 
 def _described(state: ThreadState, record: Record, event: ThreadDescribed) -> Verdict:
+    """Titles and labels are independent of everything else, so the last one wins."""
     if event.title is not None:
         state.title = event.title or None
     if event.labels is not None:
@@ -271,6 +302,9 @@ def _unarchived(state: ThreadState, record: Record, event: ThreadUnarchived) -> 
 
 
 def _rewound(state: ThreadState, record: Record, event: ThreadRewound) -> Verdict:
+    """Between turns only. The base moves, so a turn that was decided on the old context cannot start. Calls of later
+    turns stay in the state while they are unknown, but leave the context.
+    """
     if state.status not in {"active", "importing"}:
         return Verdict("rejected", f"the thread is {state.status}")
     if state.turn is not None:
@@ -286,6 +320,9 @@ def _rewound(state: ThreadState, record: Record, event: ThreadRewound) -> Verdic
 
 
 def _close_requested(state: ThreadState, record: Record, event: ThreadCloseRequested) -> Verdict:
+    """Closing drops what waits, cancels the open turn and ends an import. The thread is closed once its turn
+    has ended.
+    """
     if state.status in {"closing", "closed"}:
         return CLOSING_ALREADY
     if state.status == "importing":
@@ -297,8 +334,8 @@ def _close_requested(state: ThreadState, record: Record, event: ThreadCloseReque
 
 
 def _closed(state: ThreadState, record: Record, event: ThreadClosed) -> Verdict:
-    """Its owner says so once the plan has come to rest, and that is for good: nothing of a closing thread's plan is
-    approved or begun, so an owner that lags behind closes nothing over a task that runs. What is recorded stands.
+    """The thread's owner closes it once its plan is finished. This is final: in a closing thread no plan version is
+    approved and no task begins, so an owner whose view is old closes nothing over a running task.
     """
     if state.status == "closed":
         return DUPLICATE
@@ -312,6 +349,10 @@ def _closed(state: ThreadState, record: Record, event: ThreadClosed) -> Verdict:
 
 
 def _input_submitted(state: ThreadState, record: Record, event: InputSubmitted) -> Verdict:
+    """An input id counts once, whether it waits, was taken by the open turn, or left the queue before. Any input
+    releases those that a recovery held back: somebody has looked. An interrupting input cancels the open turn in the
+    same record, so that no step can start between the two.
+    """
     in_turn = state.turn is not None and event.input in state.turn.inputs
     if event.input in state.inputs or in_turn or any(item.input == event.input for item in state.queue):
         return Verdict("duplicate", "this input id was submitted before")
@@ -333,6 +374,7 @@ def _input_submitted(state: ThreadState, record: Record, event: InputSubmitted) 
 
 
 def _input_withdrawn(state: ThreadState, record: Record, event: InputWithdrawn) -> Verdict:
+    """An input can be taken back while it waits. Afterwards a turn has it."""
     if all(item.input != event.input for item in state.queue):
         if event.input in state.inputs:
             return Verdict("superseded", "the input has left the queue")
@@ -345,6 +387,10 @@ def _input_withdrawn(state: ThreadState, record: Record, event: InputWithdrawn) 
 
 
 def _turn_started(state: ThreadState, record: Record, event: TurnStarted) -> Verdict:
+    """The next turn starts if no turn is open, all its inputs still wait, and it was decided on the configuration and
+    the context base in force. Two owners may both start it: equal starts are duplicates, and of different ones the
+    first counts.
+    """
     if event.turn <= state.last_turn:
         same = state.turn is not None and state.turn.turn == event.turn and state.turn.started_hash == record.data_hash
         return DUPLICATE if same else Verdict("superseded", f"turn {event.turn} has started")
@@ -384,6 +430,9 @@ def _turn_started(state: ThreadState, record: Record, event: TurnStarted) -> Ver
 
 
 def _turn_cancel_requested(state: ThreadState, record: Record, event: TurnCancelRequested) -> Verdict:
+    """The first cancel counts. A later one is answered as superseded, and cannot change the cause or whether steering
+    inputs are discarded.
+    """
     if state.turn is None or state.turn.turn != event.turn:
         if event.turn <= state.last_turn:
             return Verdict("superseded", f"turn {event.turn} has ended")
@@ -395,12 +444,16 @@ def _turn_cancel_requested(state: ThreadState, record: Record, event: TurnCancel
 
 
 def _turn_recovered(state: ThreadState, record: Record, event: TurnRecovered) -> Verdict:
+    """An audit record: it changes nothing and counts as often as it comes."""
     if state.turn is None or state.turn.turn != event.turn:
         return Verdict("superseded", f"turn {event.turn} is not open")
     return APPLIED
 
 
 def _turn_ended(state: ThreadState, record: Record, event: TurnEnded) -> Verdict:
+    """A turn ends when its end follows the last answer that took effect, and nothing of it is left that could still
+    have an effect unseen.
+    """
     turn = state.turn
     if turn is None or turn.turn != event.turn:
         if event.turn == state.last_turn and state.last_turn_hash == record.data_hash:
@@ -415,6 +468,10 @@ def _turn_ended(state: ThreadState, record: Record, event: TurnEnded) -> Verdict
 
 
 def _why_not_ended(state: ThreadState, turn: Turn, event: TurnEnded) -> str | None:
+    """Return why the turn cannot end so, or None. Running and repeatable calls hold it up, and unknown ones have to be
+    named: whoever ends the turn must have seen them. `follows` proves that no answer came in between, in a cancelled
+    turn too: otherwise a second owner could end the turn, start the next one and lose a late answer that counted.
+    """
     waiting = unsettled_calls(state, turn.turn)
     if any(call.status in {"running", "repeatable"} for call in waiting):
         return "a call is running or may run again"
@@ -436,13 +493,19 @@ def _why_not_ended(state: ThreadState, turn: Turn, event: TurnEnded) -> str | No
 
 
 def _end_turn(state: ThreadState, turn: Turn, outcome: TurnOutcome, data_hash: str) -> None:
+    """Close the turn. Inputs that were meant for this turn alone leave the queue; unknown calls stay in the state until
+    they are settled.
+    """
     state.queue = tuple([item for item in state.queue if item.expected_turn != turn.turn])
     state.turn, state.last_outcome, state.last_turn_hash = None, outcome, data_hash
     state.calls = _without_settled(state.calls)
 
 
 def _cancel(state: ThreadState, turn: Turn, cause: CancelCause, time_ms: int, *, discard: bool) -> None:
-    """The open turn is being cancelled: from here every call that is neither running nor unknown is settled."""
+    """Begin to cancel the open turn: every call that is neither running nor unknown is settled at once, or becomes
+    unknown if an earlier claim may have run. After a recovery, waiting inputs are held until another input comes, so
+    that the turn after a crash loop is not started by a machine.
+    """
     state.turn = replace(turn, cancelling=cause, cancelled_ms=time_ms)
     state.calls = state.calls | {
         call.call: replace(call, status="unknown") if call.may_have_run else _settled(call, "cancelled", None)
@@ -459,6 +522,9 @@ def _cancel(state: ThreadState, turn: Turn, cause: CancelCause, time_ms: int, *,
 
 
 def _step_started(state: ThreadState, record: Record, event: StepStarted) -> Verdict:
+    """A step starts when it follows the last answer that took effect and nothing holds the turn up. Another attempt of
+    the same step lists the same inputs; every start stays valid for late answers, since the first answer wins.
+    """
     turn = state.turn
     if turn is None or turn.turn != event.turn:
         return Verdict("superseded" if event.turn <= state.last_turn else "rejected", f"turn {event.turn} is not open")
@@ -494,14 +560,17 @@ def _step_started(state: ThreadState, record: Record, event: StepStarted) -> Ver
 
 
 def _holds_up(state: ThreadState, turn: Turn) -> bool:
-    """Whether a call has to be settled before the turn goes on. A session that was recorded elsewhere may have gone on
-    without ever telling what a call came to.
+    """Return whether a call has to be settled before the turn continues. In an imported session an unknown call does
+    not hold the turn up: the recorded session continued without ever telling how the call ended.
     """
     importing = state.status == "importing"
     return any(not (importing and call.status == "unknown") for call in unsettled_calls(state, turn.turn))
 
 
 def _first_attempt(state: ThreadState, record: Record, event: StepStarted, turn: Turn) -> Verdict:
+    """The first attempt takes steering inputs out of the queue. A start whose inputs were withdrawn meanwhile does not
+    fit; its owner decides again.
+    """
     if event.step != turn.steps + 1 or event.attempt != 1:
         return Verdict("rejected", f"attempt 1 of step {turn.steps + 1} is next")
     steering = {item.input for item in state.queue if item.mode == "steer"}
@@ -525,6 +594,7 @@ def _first_attempt(state: ThreadState, record: Record, event: StepStarted, turn:
 
 
 def _find_open_step(state: ThreadState, turn: int, step: int) -> tuple[Turn, Step] | Verdict:
+    """Return the turn and its open step, or the verdict on an event that speaks of another one."""
     if state.turn is None or state.turn.turn != turn:
         return Verdict("superseded" if turn <= state.last_turn else "rejected", f"turn {turn} is not open")
     if step <= state.turn.steps:
@@ -537,6 +607,9 @@ def _find_open_step(state: ThreadState, turn: int, step: int) -> tuple[Turn, Ste
 
 
 def _step_finished(state: ThreadState, record: Record, event: StepFinished) -> Verdict:
+    """The first answer to any start of the step wins. Its data hash becomes what the next events must follow. Calls of
+    an answer that comes while the turn is cancelled are recorded as cancelled, never run.
+    """
     if state.turn is not None and state.turn.follows == record.data_hash:
         return DUPLICATE
     found = _find_open_step(state, event.turn, event.step)
@@ -577,6 +650,9 @@ def _step_finished(state: ThreadState, record: Record, event: StepFinished) -> V
 
 
 def _step_failed(state: ThreadState, record: Record, event: StepFailed) -> Verdict:
+    """Only the latest attempt can fail the step: an earlier attempt that fails late says nothing about the one under
+    way. Handing over and a context that is too long do not count as failures of the model.
+    """
     found = _find_open_step(state, event.turn, event.step)
     if isinstance(found, Verdict):
         return found
@@ -602,6 +678,9 @@ def _step_failed(state: ThreadState, record: Record, event: StepFailed) -> Verdi
 
 
 def _find(state: ThreadState, call: str) -> Call | Verdict:
+    """Return the call, or the verdict on an event about a call that the state does not have: it never existed, or it
+    was settled and forgotten.
+    """
     found = state.calls.get(call)
     if found is not None:
         return found
@@ -614,6 +693,7 @@ def _find(state: ThreadState, call: str) -> Call | Verdict:
 
 
 def _find_unsettled(state: ThreadState, call: str, record: Record) -> Call | Verdict:
+    """Return the call if it is not settled. The event that settled it is a duplicate, every other one came too late."""
     found = _find(state, call)
     if isinstance(found, Call) and found.settled:
         return DUPLICATE if found.settled_by == record.id else Verdict("superseded", f"the call is {found.outcome}")
@@ -621,6 +701,7 @@ def _find_unsettled(state: ThreadState, call: str, record: Record) -> Call | Ver
 
 
 def _approval_requested(state: ThreadState, record: Record, event: ToolCallApprovalRequested) -> Verdict:
+    """Asking for approval does not decide. The hash binds the question to the arguments that people are shown."""
     call = _find_unsettled(state, event.call, record)
     if isinstance(call, Verdict):
         return call
@@ -633,6 +714,9 @@ def _approval_requested(state: ThreadState, record: Record, event: ToolCallAppro
 
 
 def _undecided(state: ThreadState, record: Record, call_name: str, call_hash: str) -> Call | Verdict:
+    """Return the call if nobody has decided about it yet. The first decision counts; the verdict on a second one names
+    who was first.
+    """
     call = _find_unsettled(state, call_name, record)
     if isinstance(call, Verdict):
         return call
@@ -645,6 +729,9 @@ def _undecided(state: ThreadState, record: Record, call_name: str, call_hash: st
 
 
 def _approved(state: ThreadState, record: Record, event: ToolCallApproved) -> Verdict:
+    """Approve the call, with other arguments if the approver edited them; from then on the edited hash is in force. A
+    wider scope is remembered as a grant that the runtime uses for later calls.
+    """
     call = _undecided(state, record, event.call, event.call_hash)
     if isinstance(call, Verdict):
         return call
@@ -661,6 +748,7 @@ def _approved(state: ThreadState, record: Record, event: ToolCallApproved) -> Ve
 
 
 def _denied(state: ThreadState, record: Record, event: ToolCallDenied) -> Verdict:
+    """A denial settles the call: it never runs."""
     call = _undecided(state, record, event.call, event.call_hash)
     if isinstance(call, Verdict):
         return call
@@ -669,6 +757,7 @@ def _denied(state: ThreadState, record: Record, event: ToolCallDenied) -> Verdic
 
 
 def _approval_expired(state: ThreadState, record: Record, event: ToolCallApprovalExpired) -> Verdict:
+    """Time denies a call only while it waits for a person."""
     call = _undecided(state, record, event.call, event.call_hash)
     if isinstance(call, Verdict):
         return call
@@ -679,6 +768,10 @@ def _approval_expired(state: ThreadState, record: Record, event: ToolCallApprova
 
 
 def _dispatched(state: ThreadState, record: Record, event: ToolCallDispatched) -> Verdict:
+    """Dispatch the next attempt of an approved or repeatable call, once: the attempt number makes a second owner's
+    dispatch superseded. A turn that is being cancelled dispatches nothing. In pools without executors the dispatch is
+    the claim.
+    """
     call = _find_unsettled(state, event.call, record)
     if isinstance(call, Verdict):
         return call
@@ -717,6 +810,9 @@ def _dispatched(state: ThreadState, record: Record, event: ToolCallDispatched) -
 
 
 def _started(state: ThreadState, record: Record, event: ToolCallStarted) -> Verdict:
+    """A claim. The first executor whose claim of the attempt is read wins; it runs the tool only after it has read its
+    own claim back, so a call with side effects has one winner.
+    """
     call = _find_unsettled(state, event.call, record)
     if isinstance(call, Verdict):
         return call
@@ -744,6 +840,9 @@ def _started(state: ThreadState, record: Record, event: ToolCallStarted) -> Verd
 
 
 def _finished(state: ThreadState, record: Record, event: ToolCallFinished) -> Verdict:
+    """A result counts under the claim in force. The result of a pure call counts for any attempt, the first one wins:
+    running it twice does no harm. `not_started` is the executor's word that its claim had no effect.
+    """
     call = _find_unsettled(state, event.call, record)
     if isinstance(call, Verdict):
         return call
@@ -760,7 +859,7 @@ def _finished(state: ThreadState, record: Record, event: ToolCallFinished) -> Ve
 
 
 def _claim_never_ran(state: ThreadState, record: Record, call: Call) -> Verdict:
-    """The executor that held the last claim says that it did nothing under it: the claim counts no more."""
+    """The executor that held the last claim reports that it did nothing under it: the claim no longer counts."""
     unclaimed = replace(call, claim=None)
     if call.status == "running":
         _put(state, _not_started(state, unclaimed, record.id))
@@ -773,6 +872,9 @@ def _claim_never_ran(state: ThreadState, record: Record, call: Call) -> Verdict:
 
 
 def _lost(state: ThreadState, record: Record, event: ToolCallLost) -> Verdict:
+    """A claim is lost when its lease is over without an end. It must name the claim in force: a lease that was judged
+    by an old view must not take a fresh claim away.
+    """
     call = _find_unsettled(state, event.call, record)
     if isinstance(call, Verdict):
         return call
@@ -792,6 +894,9 @@ def _lost(state: ThreadState, record: Record, event: ToolCallLost) -> Verdict:
 
 
 def _resolved(state: ThreadState, record: Record, event: ToolCallResolved) -> Verdict:
+    """Somebody who knows settles an unknown call, or allows it to run again. Running again needs the call's own turn,
+    open and not being cancelled.
+    """
     call = _find_unsettled(state, event.call, record)
     if isinstance(call, Verdict):
         return call
@@ -811,12 +916,14 @@ def _resolved(state: ThreadState, record: Record, event: ToolCallResolved) -> Ve
 
 
 def _is_cancelling(state: ThreadState, call: Call) -> bool:
-    """Whether nothing of the call's turn may start again: it is being cancelled, or over."""
+    """Return whether nothing of the call's turn may start again, because the turn is being cancelled or is over."""
     return state.turn is None or state.turn.turn != call.turn or state.turn.cancelling is not None
 
 
 def _not_started(state: ThreadState, call: Call, by: str) -> Call:
-    """After an attempt that never ran."""
+    """Return the call after an attempt that never ran: it may run again, is unknown because an earlier claim may have
+    run, or is settled.
+    """
     over = _is_cancelling(state, call)
     if not over and not call.last:
         return replace(call, status="repeatable")
@@ -826,7 +933,9 @@ def _not_started(state: ThreadState, call: Call, by: str) -> Call:
 
 
 def _lost_claim(state: ThreadState, call: Call, by: str) -> Call:
-    """After a claimed attempt whose end nobody saw."""
+    """Return the call after a claimed attempt whose end nobody saw. Pure and idempotent calls run again if policy
+    allows; anything else that may have run is unknown.
+    """
     over = _is_cancelling(state, call)
     lost = call if call.effect == "pure" else replace(call, lost_claims=call.lost_claims + 1)
     if call.effect in {"pure", "idempotent"} and not over and not call.last:
@@ -837,14 +946,19 @@ def _lost_claim(state: ThreadState, call: Call, by: str) -> Call:
 
 
 def _settled(call: Call, outcome: Settled, by: str | None) -> Call:
+    """Return the call as settled. The arguments leave the state: they are in history, and can be large."""
     return replace(call, status="settled", outcome=outcome, settled_by=by, args={}, malformed=None)
 
 
 def _without_settled(calls: dict[str, Call]) -> dict[str, Call]:
+    """Return the calls that still matter to the next step. Settled ones leave the state, which therefore does not grow
+    with the thread.
+    """
     return {name: call for name, call in calls.items() if call.status != "settled"}
 
 
 def _put(state: ThreadState, call: Call) -> None:
+    """Put the call into a new dict: states share theirs."""
     state.calls = {**state.calls, call.call: call}
 
 
@@ -852,6 +966,10 @@ def _put(state: ThreadState, call: Call) -> None:
 
 
 def _compaction_requested(state: ThreadState, record: Record, event: ContextCompactionRequested) -> Verdict:
+    """A summary is asked for between steps. A runtime names the base and turn it measured, so that two runtimes that
+    saw the same large context ask once; after a failed summary it does not ask again in the same turn. People may ask
+    at any time.
+    """
     if state.status != "active":
         return Verdict("rejected", f"the thread is {state.status}")
     if state.compaction_requested:
@@ -867,6 +985,9 @@ def _compaction_requested(state: ThreadState, record: Record, event: ContextComp
 
 
 def _compaction_failed(state: ThreadState, record: Record, event: ContextCompactionFailed) -> Verdict:
+    """The request is answered by its own failure only: a late failure of an earlier request must not end the
+    next one.
+    """
     if not state.compaction_requested or event.base != state.base or event.requested != state.compaction_seq:
         return Verdict("superseded", "it speaks of a request that is not in force")
     state.compaction_requested, state.compaction_failed_turn = False, state.last_turn
@@ -874,6 +995,9 @@ def _compaction_failed(state: ThreadState, record: Record, event: ContextCompact
 
 
 def _compacted(state: ThreadState, record: Record, event: ContextCompacted) -> Verdict:
+    """A summary replaces what stands between the base and itself. It counts only for the base that it summarised, so a
+    rewind in between makes it superseded.
+    """
     if state.status not in {"active", "importing"}:
         return Verdict("rejected", f"the thread is {state.status}")
     if event.base != state.base:
@@ -889,16 +1013,21 @@ def _compacted(state: ThreadState, record: Record, event: ContextCompacted) -> V
 
 
 def _set_base(state: ThreadState) -> None:
-    """From here the context is another one: what was measured of the last says nothing of it."""
+    """Begin another context with this record. What was measured of the last one no longer holds."""
     state.base, state.context_tokens, state.compaction_failed_turn = state.seq, 0, None
 
 
 def _has_open_step(state: ThreadState) -> bool:
-    """A failed step is a boundary, too: where the context was too long for the model, a summary lets it try again."""
+    """Return whether a step is under way. A failed step is a boundary, too: where the context was too long for the
+    model, a summary lets it try again.
+    """
     return state.turn is not None and state.turn.step is not None and state.turn.step.status == "open"
 
 
 def _plan_proposed(state: ThreadState, record: Record, event: PlanProposed) -> Verdict:
+    """Versions are numbered without gaps. A version that a call proposes needs that call to run: its result will report
+    what became of the version, and of one version only.
+    """
     if event.plan_version != state.plan.last_version + 1:
         known = event.plan_version <= state.plan.last_version
         return Verdict("superseded" if known else "rejected", f"version {state.plan.last_version + 1} is next")
@@ -919,6 +1048,7 @@ def _plan_proposed(state: ThreadState, record: Record, event: PlanProposed) -> V
 
 
 def _plan_approved(state: ThreadState, record: Record, event: PlanApproved) -> Verdict:
+    """The version that waits comes into force, unless the thread is closing: an approved plan would begin tasks."""
     if state.plan.waiting != event.plan_version:
         return Verdict("superseded", f"version {event.plan_version} does not wait for an answer")
     if state.status == "closing":
@@ -928,6 +1058,7 @@ def _plan_approved(state: ThreadState, record: Record, event: PlanApproved) -> V
 
 
 def _plan_rejected(state: ThreadState, record: Record, event: PlanRejected) -> Verdict:
+    """The version that waits is answered, and what was in force stays in force."""
     if state.plan.waiting != event.plan_version:
         return Verdict("superseded", f"version {event.plan_version} does not wait for an answer")
     state.plan = plans.reject(state.plan, event.reason)
@@ -935,6 +1066,9 @@ def _plan_rejected(state: ThreadState, record: Record, event: PlanRejected) -> V
 
 
 def _task_updated(state: ThreadState, record: Record, event: TaskUpdated) -> Verdict:
+    """A task moves under the version in force. A child's own end counts under any version: the child was begun,
+    whatever became of the version that began it.
+    """
     if state.plan.in_force != event.plan_version and not plans.is_of_child(state.plan, event.task, event.child):
         return Verdict("superseded", f"version {event.plan_version} is not in force")
     if state.status == "closing" and event.status == "running":
@@ -953,10 +1087,12 @@ def _task_updated(state: ThreadState, record: Record, event: TaskUpdated) -> Ver
 
 
 def _recorded(state: ThreadState, record: Record, event: ArtifactRecorded) -> Verdict:
+    """An artifact is history only."""
     return APPLIED
 
 
 def _skill_loaded(state: ThreadState, record: Record, event: SkillLoaded) -> Verdict:
+    """The state remembers the last loaded version of each skill, so that a new owner restores it into the workspace."""
     skill = LoadedSkill(event.skill_version, event.sha256)
     if state.skills.get(event.name) == skill:
         return Verdict("duplicate", "this version of the skill is loaded")
@@ -968,7 +1104,9 @@ def _skill_loaded(state: ThreadState, record: Record, event: SkillLoaded) -> Ver
 
 
 def _account_waiting(state: ThreadState, turn: Turn, time_ms: int) -> None:
-    """Keep the turn's time spent waiting for people and for other threads, which does not count against its limit."""
+    """Add up the time in which the turn waits for people or other threads. It does not count against the turn's
+    limit.
+    """
     waits = waits_for_others(state)
     if waits and turn.waiting_since_ms is None:
         state.turn = replace(turn, waiting_since_ms=time_ms)
@@ -981,7 +1119,7 @@ Value = TypeVar("Value")
 
 
 def _remember(memory: dict[str, Value], name: str, value: Value, most: int) -> dict[str, Value]:
-    """The memory with one more entry, without its oldest where it is full. Dicts keep the order of insertion."""
+    """Return the memory with one more entry and, if it is full, without its oldest. Dicts keep insertion order."""
     if len(memory) < most:
         return {**memory, name: value}
     kept = dict(memory)
@@ -996,6 +1134,8 @@ Handler: TypeAlias = Callable[[ThreadState, Record, Event], Verdict]
 
 
 class Transition(NamedTuple):
+    """A row of the table: which handler judges an event, and when it is asked at all."""
+
     handle: Handler
     by: str
     """Who appends it."""

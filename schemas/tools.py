@@ -15,17 +15,20 @@ TOOL_NAME_PATTERN = r"^[A-Za-z0-9_-]{1,64}$"
 """What every model provider accepts as the name of a tool."""
 
 CLIENT_SOURCE = "client"
+"""Catalog source of the tools that run in the customer's backend."""
 CLIENT_POOL = "client"
-"""Of tools that run in the customer's backend."""
+"""Pool of the tools that run in the customer's backend. No executor claims their calls."""
 
 THREAD_SOURCE = "runtime"
+"""Catalog source of the tools that the runtime runs itself."""
 THREAD_POOL = "thread"
-"""Of tools that the runtime runs itself: they act on threads."""
+"""Pool of the tools that the runtime runs itself, because they act on threads."""
 SPAWN_THREAD_TOOL = "spawn_thread"
 LOAD_SKILL_TOOL = "load_skill"
-"""Of executors: the runtime records which version is loaded before it is dispatched."""
+"""An executor's tool. The runtime records which version is loaded before it dispatches the call."""
 
 IDEMPOTENCY_META_KEY = "dev.threadlog/idempotency-key"
+"""Where an MCP server finds the idempotency key: in the call's `_meta`."""
 
 
 class ToolSpec(BaseModel):
@@ -35,13 +38,15 @@ class ToolSpec(BaseModel):
     description: str = ""
     input_schema: dict[str, JsonValue] = {"type": "object", "properties": {}}
     effect: EffectClass = "unsafe"
-    """What running a call twice may do. pure: nothing at all; idempotent: nothing more, with the same idempotency key;
-    reconcilable: the downstream can be asked by key what happened; unsafe: anything.
+    """What running a call twice may do. pure: nothing; idempotent: nothing more, with the same idempotency key;
+    reconcilable: the downstream can be asked by that key what happened; unsafe: anything.
     """
     parallel: bool = False
-    """Whether calls of it that are not pure may run beside others of their step."""
+    """Whether calls that are not pure may run beside others of their step."""
     timeout_seconds: float = Field(default=120.0, gt=0)
+    """How long one attempt may run."""
     max_attempts: int = Field(default=3, ge=1)
+    """Attempts that policy allows, the first included."""
     on_request: bool = False
     """Whether only a principal can ask for a call of it; models are not offered it."""
     reconcile: str | None = None

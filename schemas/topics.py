@@ -9,13 +9,21 @@ Service = Literal["ingest", "runtime", "tool_executor", "projector", "rollups", 
 
 HOUR_MS = 3_600_000
 FOREVER_MS = -1
+"""Kafka's value for a topic that keeps its records for ever."""
 RECORD_BYTES_MAX = 1_048_576
+"""The largest value that threadlog writes."""
 TOPIC_RECORD_BYTES_MAX = 2_097_152
+"""The largest record that the broker takes: a value of the size above, its headers and Kafka's own framing."""
 PARTITIONS_DEFAULT = 12
+"""Enough for some tens of processes. The number is chosen once: with another one, threads would be looked for where
+they are not.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Topic:
+    """A topic as `threadlog topics apply` creates it."""
+
     name: str
     key: str
     holds: str
@@ -39,6 +47,7 @@ THREAD_EVENTS = Topic(
     producers=("ingest", "runtime", "tool_executor"),
     consumers=("ingest", "runtime", "tool_executor", "projector"),
 )
+"""The log itself."""
 THREAD_PROGRESS = Topic(
     name="thread-progress",
     key="tenant/thread",
@@ -49,6 +58,7 @@ THREAD_PROGRESS = Topic(
     producers=("runtime", "tool_executor"),
     consumers=("ingest", "tool_executor"),
 )
+"""Signs of life between two facts."""
 THREAD_EFFECTS = Topic(
     name="thread-effects",
     key="tenant/thread",
@@ -59,6 +69,7 @@ THREAD_EFFECTS = Topic(
     producers=("projector",),
     consumers=("rollups", "customers"),
 )
+"""The log with its verdicts, for consumers that do not fold."""
 EPHEMERAL_EVENTS = Topic(
     name="ephemeral-events",
     key="tenant/thread",
@@ -69,6 +80,7 @@ EPHEMERAL_EVENTS = Topic(
     producers=("ingest", "runtime", "tool_executor"),
     consumers=("ingest", "runtime", "tool_executor"),
 )
+"""The log of threads that leave no history."""
 TOOL_CATALOG = Topic(
     name="tool-catalog",
     key="tool source",
@@ -79,6 +91,7 @@ TOOL_CATALOG = Topic(
     producers=("tool_executor", "runtime"),
     consumers=("ingest", "runtime"),
 )
+"""What the executors offer."""
 THREAD_EVENTS_DLQ = Topic(
     name="thread-events-dlq",
     key="as the source",
@@ -89,6 +102,7 @@ THREAD_EVENTS_DLQ = Topic(
     producers=("projector",),
     consumers=("customers",),
 )
+"""What no reader can use, with the reason."""
 
 TOPICS: tuple[Topic, ...] = (
     THREAD_EVENTS,
@@ -98,13 +112,16 @@ TOPICS: tuple[Topic, ...] = (
     TOOL_CATALOG,
     THREAD_EVENTS_DLQ,
 )
+"""Every topic. A topic that is not here does not exist for threadlog; one that nobody produces or consumes fails a
+test.
+"""
 
 
 def topic_of(key: ThreadKey) -> Topic:
-    """Where the events of this thread are."""
+    """Return the topic that holds the thread's events."""
     return EPHEMERAL_EVENTS if key.ephemeral else THREAD_EVENTS
 
 
 def partition_count(topic: Topic, partitions: int) -> int:
-    """How many partitions a topic gets where thread-events has `partitions`."""
+    """Return the number of partitions of a topic, where thread-events has `partitions`."""
     return partitions if topic.partitioned_as_events else 1

@@ -177,8 +177,8 @@ _WITH_CHANGES = frozenset(
 
 
 def _carried(state: ThreadState) -> dict[str, JsonValue]:
-    """What goes on beside a summary, and is not left to its words: the plan in force, calls that may have run, and
-    which skills are loaded.
+    """Return what continues beside a summary and is not left to its words: the plan in force, calls that may have run,
+    and the loaded skills.
     """
     carried: dict[str, JsonValue] = {}
     plan = state.plan
@@ -237,7 +237,7 @@ _TOLD = frozenset({"settled", "unknown"})
 
 
 def _calls_settled(before: ThreadState, after: ThreadState, record: Record, index: int) -> list[Change]:
-    """A result item for each call that this record settled, or that its turn's end leaves unknown."""
+    """Return a result item for each call that this record settled, or that the end of its turn leaves unknown."""
     turn_over = before.turn is not None and after.turn is None
     if after.calls is before.calls and not turn_over:
         return []
@@ -258,7 +258,7 @@ def _calls_settled(before: ThreadState, after: ThreadState, record: Record, inde
 
 
 def _was_told(before: ThreadState, call: Call | None) -> bool:
-    """Whether the unknown call has its result item already: an imported turn may go on without knowing."""
+    """Return whether the unknown call already has its result item: an imported turn may continue without knowing."""
     return call is not None and call.status == "unknown" and before.status == "importing"
 
 
@@ -290,7 +290,7 @@ def _result_item(
 
 
 def _result_content(call: Call, record: Record) -> JsonValue:
-    """The tool's own result where there is one, else a sentence for the model."""
+    """Return the tool's own result where there is one, otherwise a sentence for the model."""
     match record.data:
         case ToolCallFinished(call=name, result=result) if name == call.call and call.settled and result is not None:
             return result
@@ -316,6 +316,7 @@ _SENTENCES: dict[str, str] = {
 
 
 def _inputs_dropped(before: ThreadState, after: ThreadState, record: Record) -> list[Change]:
+    """Return the inputs that left the queue without being taken: withdrawn, or gone with their turn or thread."""
     if after.queue is before.queue or isinstance(record.data, InputSubmitted | StepStarted):
         return []
     left = {item.input for item in after.queue}
@@ -325,6 +326,7 @@ def _inputs_dropped(before: ThreadState, after: ThreadState, record: Record) -> 
 
 
 def _digest(record: Record, index: int) -> str:
+    """Return a short name of the item's content that needs no hashing of the content itself."""
     return sha256(f"{record.data_hash}:{index}".encode()).hexdigest()
 
 
@@ -334,7 +336,7 @@ class Transcript:
 
     items: list[Item] = field(default_factory=list)
     summary_seq: int = 0
-    """Of the summary in force; 0 where there is none."""
+    """Seq of the summary in force; 0 without one."""
     hidden: list[tuple[int, int]] = field(default_factory=list)
     """Rewinds: (to_turn, seq). Items of later turns that were placed before that seq are out of the context."""
     dropped: set[str] = field(default_factory=set)
@@ -350,6 +352,7 @@ class Transcript:
         return replace(self, items=list(self.items), hidden=list(self.hidden), dropped=set(self.dropped))
 
     def apply(self, changes: tuple[Change, ...]) -> None:
+        """Apply what `transcript_changes` returned for one record."""
         for change in changes:
             match change:
                 case Forked(lineage):
@@ -390,16 +393,17 @@ class Transcript:
 
     @property
     def lacks_inherited(self) -> bool:
-        """Whether it cannot tell its context before it is given what a fork inherits."""
+        """Return whether a fork cannot show its context before it is given what it inherits."""
         return self.forked is not None and self.inherited is None and self._summary() is None
 
     def _summary(self) -> Item | None:
-        """The one in force."""
+        """Return the summary in force."""
         return next((item for item in self._summaries() if item.seq == self.summary_seq), None)
 
     def context(self) -> list[Item]:
-        """What a model sees, in order: the summary first, then what came after it and was not rewound. Before them what
-        a fork inherits, unless a summary of its own stands for it.
+        """Return what a model sees, in order: first what a fork inherits, unless a summary of its own replaces it; then
+        the summary in force; then what came after it and was not rewound. Raises ValueError where the inherited part is
+        not known.
         """
         summary = self._summary()
         through_seq = 0 if summary is None else _through_seq(summary)
@@ -421,6 +425,7 @@ class Transcript:
         return [*inherited, *shown] if inherited else shown
 
     def _is_rewound(self, item: Item) -> bool:
+        """Return whether a rewind that came after the item's place took its turn out of the context."""
         turn, place = item.turn or 0, item.place or 0
         return any(turn > to_turn and place <= seq for to_turn, seq in self.hidden)
 
@@ -432,19 +437,20 @@ def _through_seq(summary: Item) -> int:
 
 
 def _context_order(item: Item) -> tuple[bool, int, int, int]:
+    """Summaries come first, then items by where they were placed, then by the record that brought them."""
     return item.kind != "summary", item.place or 0, item.seq, item.part
 
 
 def is_settled(state: ThreadState) -> bool:
-    """Whether the thread can be forked here: no step is under way, and no call of an open turn is without its end."""
+    """Return whether the thread can be forked here: no step is under way, and every call of an open turn has ended."""
     turn = state.turn
     return turn is None or (turn.step is None and not unsettled_calls(state, turn.turn))
 
 
 def inherited(parent: str, context: Sequence[Item]) -> tuple[Item, ...]:
-    """What a fork of the thread shows of the context that it had then. Calls keep their results; in the names of calls
-    the thread comes first, so that no two in a context are named alike. Neither a plan nor loaded skills are inherited,
-    so no summary tells of any.
+    """Return what a fork of the thread shows of the context that it had then. Calls keep their results, and their names
+    begin with the thread's, so that no two in a context are alike. A fork inherits neither plan nor loaded skills, so
+    summaries lose those parts.
     """
     return tuple([item if item.thread is not None else _inherited_item(parent, item) for item in context])
 
@@ -464,5 +470,5 @@ def _inherited_item(parent: str, item: Item) -> Item:
 
 
 def context_hash(items: list[Item]) -> str:
-    """What `step.started` records of the context: sha256 over the items' digests, in order."""
+    """Return what `step.started` records of the context: sha256 over the items' digests, in order."""
     return sha256("".join([item.digest for item in items]).encode()).hexdigest()
