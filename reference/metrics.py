@@ -32,7 +32,7 @@ of them ([alerts.md](alerts.md) says what to do), `deploy/grafana` dashboards.
 - Counters begin at 0 with each process. Gauges are of the process, unless they say that they are of all tenants: those
   every ingest shows alike, so take the maximum, not the sum.
 - A lag in seconds is how long ago the log ended where the reader is now: it needs no clock but the reader's own. It is
-  as exact as `THREADLOG_LAG_LOOK_SECONDS`; after a start it counts from the first look.
+  exact to 5 s, the pause between two looks; after a start it counts from the first look.
 """
 
 PROCESS = (

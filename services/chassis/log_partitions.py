@@ -26,6 +26,8 @@ from services.chassis.postgres.sql_files import SqlFiles
 from services.chassis.settings import Settings
 
 TOPIC: Final = THREAD_EVENTS.name
+LOOK_SECONDS: Final = 5.0
+"""Pause between two looks at the number of partitions. The producer keeps it up to date anyway, so a look is free."""
 
 logger = structlog.get_logger()
 
@@ -70,10 +72,11 @@ async def _check(settings: Settings, cluster_id: str, found: int) -> bool:
 class PartitionWatch:
     """Of a service: `begin` when it starts, then `run` beside it."""
 
-    def __init__(self, settings: Settings, log: KafkaLog, added: Gauge) -> None:
+    def __init__(self, settings: Settings, log: KafkaLog, added: Gauge, look_seconds: float = LOOK_SECONDS) -> None:
         self._settings = settings
         self._log = log
         self._added = added
+        self._look_seconds = look_seconds
         self._cluster_id = ""
         self._begun_with = 0
         self._seen = 0
@@ -88,7 +91,7 @@ class PartitionWatch:
     async def run(self) -> None:
         """Until it is cancelled. Raises OtherPartitionsError where the database could not be asked before."""
         while True:
-            await asyncio.sleep(self._settings.lag_look_seconds)
+            await asyncio.sleep(self._look_seconds)
             if not self._is_checked:
                 self._is_checked = await _check(self._settings, self._cluster_id, self._begun_with)
             self._look(self._log.partition_count_now(TOPIC))

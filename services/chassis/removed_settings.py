@@ -9,7 +9,26 @@ from typing import Final
 
 PREFIX: Final = "THREADLOG_"
 
-SHARED: Final[Mapping[str, str]] = {}
+SHARED: Final[Mapping[str, str]] = {
+    "ARTIFACTS_TIMEOUT_SECONDS": "is always 30 s",
+    "KAFKA_BUSY_PAUSE_MS": "is always 2 ms",
+    "KAFKA_BUSY_THREADS": "is always 8",
+    "KAFKA_COMMIT_INTERVAL_MS": "is always 2 s",
+    "KAFKA_FETCH_BYTES_MAX": "is always 4 MiB",
+    "KAFKA_HEARTBEAT_INTERVAL_MS": "is 1.5 s, or a quarter of THREADLOG_KAFKA_SESSION_TIMEOUT_MS if that is shorter",
+    "KAFKA_POLL_RECORDS_MAX": "is always 5000",
+    "KAFKA_REQUEST_TIMEOUT_MS": "is 15 s, or 2.5 times THREADLOG_KAFKA_SESSION_TIMEOUT_MS if that is longer",
+    "LAG_LOOK_SECONDS": "is always 5 s",
+    "LIVE_STUCK_SECONDS": "is always 300 s",
+    "OUTBOX_BATCH_BYTES_MAX": "is always 1 MiB",
+    "OUTBOX_LOSSY_BYTES_MAX": "is always 1 MiB",
+    "OUTBOX_QUEUE_BYTES_MAX": "is always 64 MiB",
+    "POSTGRES_CONNECT_TIMEOUT_SECONDS": "is always 5 s",
+    "POSTGRES_POOL_MIN": "is always 0, so that a service starts while its database is away",
+    "QUARANTINE_REFOLD_FIRST_SECONDS": "is always 5 s",
+    "QUARANTINE_REFOLD_MOST_SECONDS": "is always 300 s",
+    "QUARANTINE_REPORT_SECONDS": "is always 10 s",
+}
 """What all services read. Each entry says in a clause what holds now, such as `is always 2 ms`."""
 
 INGEST: Final[Mapping[str, str]] = {}

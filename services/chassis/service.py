@@ -45,8 +45,6 @@ class Surroundings:
             positions,
             records=records,
             seconds=seconds,
-            look_seconds=self.settings.lag_look_seconds,
-            stuck_seconds=self.settings.live_stuck_seconds,
             waits=waits,
         )
         self.lifecycle.spawn(self.meter.run(), "lag")
@@ -86,7 +84,6 @@ async def surroundings(
             size_min=0,
             size_max=settings.postgres_pool_max,
             command_timeout_seconds=settings.postgres_command_timeout_seconds,
-            connect_timeout_seconds=settings.postgres_connect_timeout_seconds,
             role=settings.postgres_role,
             count_statement=metrics.count_statement,
         )

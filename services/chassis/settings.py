@@ -6,14 +6,14 @@ fields in these groups.
 """
 
 from enum import Enum
-from typing import Annotated, Literal, TypeAlias, TypeVar
+from typing import Annotated, Final, Literal, TypeAlias, TypeVar
 
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from schemas.topics import PARTITIONS_DEFAULT
 
-MIB = 1_048_576
+MIB: Final = 1_048_576
 T = TypeVar("T")
 
 
@@ -28,110 +28,113 @@ class Group(Enum):
 Everybody: TypeAlias = Annotated[T, Group.EVERYBODY]
 Some: TypeAlias = Annotated[T, Group.SOME]
 Limit: TypeAlias = Annotated[T, Group.LIMITS]
-ROLE = r"^([a-z_][a-z0-9_]{0,62})?$"
-"""A role of Postgres, or none."""
+ROLE: Final = r"^([a-z_][a-z0-9_]{0,62})?$"
+"""The name of a role of Postgres, or an empty text for none."""
+HEARTBEAT_INTERVAL_MS_MAX: Final = 1_500
+"""A longer interval would make takeovers of partitions slower."""
+REQUEST_TIMEOUT_MS_MIN: Final = 15_000
+"""A loaded broker may answer late; an answer after this time is no longer worth waiting for."""
 
 
 class Settings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="THREADLOG_", extra="ignore", frozen=True)
 
     instance: Everybody[str] = Field(default="0", pattern=r"^[A-Za-z0-9._-]{1,48}$")
-    """Names this process among those of its service, and stays the same over its restarts: group membership is static
-    by it. Two live processes of one service with the same name push each other out.
+    """The name of this process among the processes of its service. Membership in consumer groups is static by it, so it
+    must stay the same over restarts. Two live processes of one service with the same name push each other out.
     """
 
     kafka_bootstrap_servers: Everybody[str] = "127.0.0.1:9092"
+    """Addresses at which the Kafka cluster is found: host:port, separated by commas."""
     kafka_idempotence: Some[bool] = True
-    """Off only for brokers without InitProducerId, such as the embedded one; a retry may then store a batch twice."""
+    """Whether appends are idempotent. Set it to false only for a broker without InitProducerId, such as the embedded
+    one; a retry may then store a batch twice.
+    """
     kafka_fetch_max_wait_ms: Some[int] = Field(default=500, ge=1)
-    """How long the broker may hold a fetch. 5 to 20 for brokers that do not wake a waiting fetch."""
+    """How long the broker may hold a fetch that finds no record. Use 5 to 20 for a broker that does not wake a waiting
+    fetch when a record arrives.
+    """
     kafka_session_timeout_ms: Some[int] = Field(default=6_000, ge=1_000)
-    """Apache Kafka refuses less than 6 s unless told otherwise. A vanished member's partitions move after this time."""
+    """The partitions of a member that has vanished move to others after this time. Make it longer than a restart takes.
+    Apache Kafka refuses less than 6 s unless it is configured otherwise.
+    """
     kafka_static_membership: Some[bool] = True
-    """Whether a restarted process takes its partitions back at once, by its name. Off for the embedded broker, where it
-    would only make each join take 6 s; a member then comes back when its session has timed out.
+    """Whether a restarted process gets its partitions back at once, by its name. Set it to false for the embedded
+    broker, where every join of a named member takes 6 s; a restarted member then waits until its old session has timed
+    out.
     """
-    kafka_heartbeat_interval_ms: Some[int] = Field(default=1_500, ge=100)
-    kafka_request_timeout_ms: Limit[int] = Field(default=15_000, ge=1_000)
-    """Must be longer than the session timeout: joining a group can take that long."""
     kafka_start_timeout_seconds: Limit[float] = Field(default=30, gt=0)
-    """How long a starting service waits for its broker."""
+    """How long a starting service waits for its broker before it gives up."""
     kafka_delivery_timeout_seconds: Limit[float] = Field(default=30, gt=0)
-    """From an append to its failure when the broker does not acknowledge."""
-    kafka_poll_records_max: Limit[int] = Field(default=5_000, ge=1)
-    kafka_fetch_bytes_max: Limit[int] = Field(default=4 * MIB, ge=4 * MIB)
-    """Of one answer of the broker. A reader that is behind holds about ten times as much; more makes it no faster."""
-    kafka_busy_threads: Some[int] = Field(default=8, ge=1)
-    """A reader that gets records of so many threads within 50 ms pauses between fetches, so that each brings more: CPU
-    for a little latency.
-    """
-    kafka_busy_pause_ms: Some[int] = Field(default=2, ge=0)
-    kafka_commit_interval_ms: Some[int] = Field(default=2_000, ge=100)
-    """Committed offsets are for lag tools only, so they may be late."""
-    outbox_batch_bytes_max: Limit[int] = Field(default=MIB, ge=1_024, le=MIB)
-    outbox_queue_bytes_max: Limit[int] = Field(default=64 * MIB, ge=MIB)
-    """Per partition. Beyond it an append fails at once instead of filling the memory."""
-    outbox_lossy_bytes_max: Limit[int] = Field(default=MIB, ge=0)
-    """Per partition. Progress that would queue behind more than this is dropped."""
+    """How long an append may wait for the broker's acknowledgement before it fails."""
 
     topic_partitions: Some[int] = Field(default=PARTITIONS_DEFAULT, ge=1)
-    """Chosen once: with another number threads would be looked for in partitions where they are not."""
+    """Partitions of each topic of events. Choose it before the first `threadlog topics apply` and keep it: with another
+    number, threads are looked for in the wrong partitions.
+    """
     topic_replication_factor: Some[int] = Field(default=1, ge=1)
+    """Copies of each partition in the cluster. Clusters with three brokers or more should use 3."""
 
     postgres_dsn: Everybody[str] = Field(default="postgresql://threadlog@127.0.0.1:5432/threadlog", repr=False)
-    postgres_pool_min: Some[int] = Field(default=0, ge=0)
-    """With 0 a service starts while its database is away."""
+    """Connection string of the Postgres database."""
     postgres_pool_max: Limit[int] = Field(default=8, ge=1)
+    """Connections that this process opens at most. Postgres must allow the sum over all processes."""
     postgres_command_timeout_seconds: Limit[float] = Field(default=30, gt=0)
-    postgres_connect_timeout_seconds: Limit[float] = Field(default=5, gt=0)
+    """How long one statement may take."""
 
     artifacts_url: Everybody[str] = Field(
         default="file:///var/lib/threadlog/artifacts", pattern=r"^(file:///|s3://|gs://|az://)."
     )
-    """Where large outputs, uploads and file history lie: a folder, or a bucket of S3 (and what speaks like it), Google
-    or Azure, with or without a path. Credentials and endpoints come from the variables of their own tools, such as
-    AWS_ENDPOINT_URL. All services have to see the same.
+    """Where large outputs, uploads and file history are kept: a folder (file:///…), or a bucket, with or without a
+    path, of S3 or a compatible store (s3://…), Google (gs://…) or Azure (az://…). Credentials and endpoints come from
+    the variables of their own tools, such as AWS_ENDPOINT_URL. All services must see the same store.
     """
     artifact_bytes_max: Limit[int] = Field(default=1024 * MIB, ge=MIB)
-    """Of one artifact."""
+    """The largest artifact that can be stored."""
     artifacts_grace_seconds: Some[float] = Field(default=86_400, ge=0)
-    """How long an artifact that nothing names stays after its last upload or use, before `threadlog artifacts collect`
-    sets it aside, and how long it lies there. Longer than events of ephemeral threads are kept (6 hours): no view lists
-    what those name.
+    """How long an artifact that nothing refers to is kept after its last upload or use. Then `threadlog artifacts
+    collect` moves it out of reach, and deletes it after the same time again. Use more than 6 hours: events of ephemeral
+    threads are kept that long, and no view lists the artifacts they refer to.
     """
-    artifacts_timeout_seconds: Limit[float] = Field(default=30, gt=0)
-    """For one request to the store. An upload may take a second more for each MiB."""
 
     child_depth: Limit[int] = Field(default=3, ge=0, le=100)
-    """How many generations of child threads there may be below the topmost thread."""
+    """Generations of child threads that may exist below a topmost thread. 0 allows no children."""
 
     log_format: Some[Literal["json", "console"]] = "json"
+    """Format of log lines: `json` for machines, `console` for people."""
     log_level: Some[Literal["debug", "info", "warning", "error"]] = "info"
+    """The least level of log lines that are written."""
 
     probes_host: Some[str] = "127.0.0.1"
+    """Address at which /livez, /readyz and /metrics are served. Probes from another machine need 0.0.0.0."""
     probes_port: Some[int] = Field(default=0, ge=0, le=65_535)
-    """Serves /livez, /readyz and /metrics. 0 takes a free port and logs it."""
-    lag_look_seconds: Limit[float] = Field(default=5, gt=0)
-    """From one look at the end of the log to the next: how exact the lag in seconds is, and how old the lag shown. Also
-    from one look at its number of partitions to the next.
-    """
-    live_stuck_seconds: Limit[float] = Field(default=300, ge=60)
-    """/livez answers 503 once the log answers and has records for this process, it waits for no database, and yet has
-    not read one for so long.
-    """
-
-    quarantine_refold_first_seconds: Limit[float] = Field(default=5, gt=0)
-    """How long a thread that could not be folded or decided is left alone before it is read anew. Each failure after
-    that doubles it.
-    """
-    quarantine_refold_most_seconds: Limit[float] = Field(default=300, gt=0)
-    quarantine_report_seconds: Limit[float] = Field(default=10, gt=0)
-    """How often such a thread is reported on thread-progress, for as long as it is set aside."""
+    """Port of /livez, /readyz and /metrics. 0 takes a free port and logs it."""
 
     drain_seconds: Limit[float] = Field(default=10, gt=0)
-    """How long a stopping service may finish or hand over its work before it is ended."""
+    """How long a stopping service may finish its work or hand it over before it is cancelled."""
+
+    @property
+    def kafka_heartbeat_interval_ms(self) -> int:
+        """The pause between two heartbeats of a group's member.
+
+        At most a quarter of the session timeout: three heartbeats in a row may be lost without the member losing its
+        partitions. A member learns of a rebalance with its next heartbeat, so a longer session does not stretch it.
+        """
+        return min(HEARTBEAT_INTERVAL_MS_MAX, self.kafka_session_timeout_ms // 4)
+
+    @property
+    def kafka_request_timeout_ms(self) -> int:
+        """How long a broker may take for one request.
+
+        Joining a group can take as long as a session, because the broker waits for the members it knows, so the
+        timeout is well above that.
+        """
+        return max(REQUEST_TIMEOUT_MS_MIN, 5 * self.kafka_session_timeout_ms // 2)
 
     @property
     def postgres_role(self) -> str:
-        """What connections to Postgres act as; empty: as the login is. Each service has a setting for it."""
+        """The role that connections to Postgres act as, which a setting of each service names.
+
+        Empty: connections act as the login.
+        """
         return ""

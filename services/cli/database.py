@@ -109,6 +109,7 @@ async def _connection(settings: "Settings", role: str = "") -> AsyncIterator["as
     """Raises SetupError for whatever the database has against it."""
     import asyncpg
 
+    from services.chassis.postgres.connections import CONNECT_TIMEOUT_SECONDS
     from services.chassis.postgres.database_setup import DatabaseSetupError, connect, explain
 
     connection = await connect(settings, role)
@@ -117,7 +118,7 @@ async def _connection(settings: "Settings", role: str = "") -> AsyncIterator["as
     except (asyncpg.PostgresError, OSError) as error:
         raise DatabaseSetupError(explain(error, settings, role)) from error
     finally:
-        await connection.close(timeout=settings.postgres_connect_timeout_seconds)
+        await connection.close(timeout=CONNECT_TIMEOUT_SECONDS)
 
 
 def _run(work: Coroutine[None, None, T]) -> T:

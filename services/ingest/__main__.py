@@ -19,6 +19,7 @@ from services.chassis.artifacts.object_store import open_artifacts
 from services.chassis.artifacts.store import ArtifactStore
 from services.chassis.catalog.reader import CatalogReader
 from services.chassis.clock import Clock, SystemClock
+from services.chassis.following.quarantine import REPORT_SECONDS
 from services.chassis.kafka.groups import kafka_groups
 from services.chassis.log.port import Log
 from services.chassis.postgres.roles import OPERATOR, READER
@@ -131,10 +132,8 @@ def wire(
     sql = statements()
     tenants = TenantPool(pool, settings.ingest_queries_per_tenant_max)
     database = Database(tenants, settings.ingest_query_timeout_seconds)
-    pace = Pace(settings.kafka_busy_threads, settings.kafka_busy_pause_ms / 1000)
-    reports = QuarantineReports(
-        log, partitions, settings.ops_progress_records_max, int(3_000 * settings.quarantine_report_seconds)
-    )
+    pace = Pace()
+    reports = QuarantineReports(log, partitions, settings.ops_progress_records_max, int(3_000 * REPORT_SECONDS))
     watches = Watches(
         log,
         TenantStates(tenants, settings.ingest_query_timeout_seconds),

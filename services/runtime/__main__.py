@@ -55,9 +55,7 @@ async def serve(settings: RuntimeSettings, lifecycle: Lifecycle) -> None:
         lifecycle.spawn(timers.run(), "timers")
         lifecycle.spawn(catalog.run(), "catalog")
         await Publisher(around.log, clock, catalog).publish(ENTRY)
-        loops = {
-            topic: fold_loop(around.log, around.pool, topic, runtime, settings) for topic, runtime in runtimes.items()
-        }
+        loops = {topic: fold_loop(around.log, around.pool, topic, runtime) for topic, runtime in runtimes.items()}
         lag = (metrics.lag_records, metrics.lag_seconds)
         await following.begin(around, loops, RUNTIME_GROUP, f"runtime-{settings.instance}", lifecycle.stopping, lag)
         await lifecycle.stopping.wait()

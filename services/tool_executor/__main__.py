@@ -81,10 +81,7 @@ async def serve(settings: ExecutorSettings, file: ToolsFile, lifecycle: Lifecycl
         assembly.start()
         metrics.quarantined.set_function(following.quarantined)
         member = f"tool-executor-{file.pool}-{settings.instance}"
-        loops = {
-            topic: fold_loop(around.log, around.pool, topic, executor, settings)
-            for topic, executor in executors.items()
-        }
+        loops = {topic: fold_loop(around.log, around.pool, topic, executor) for topic, executor in executors.items()}
         lag = (metrics.lag_records, metrics.lag_seconds)
         reading = await following.begin(around, loops, executor_group(file.pool), member, asyncio.Event(), lag)
         await lifecycle.stopping.wait()

@@ -40,7 +40,7 @@ rules:
 TOOLS = "builtin: [shell]"
 VERSION = importlib.metadata.version("threadlog")
 FOLD = str(FOLD_VERSION)
-QUICK = {"THREADLOG_LAG_LOOK_SECONDS": "0.3", "THREADLOG_OPS_REFRESH_SECONDS": "0.5"}
+QUICK = {"THREADLOG_OPS_REFRESH_SECONDS": "0.5"}
 
 Sample = tuple[str, frozenset[tuple[str, str]]]
 Shown = dict[Sample, float]

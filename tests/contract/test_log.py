@@ -71,9 +71,16 @@ class KafkaWorld:
         return log
 
 
+class QuickSettings(Settings):
+    @property
+    def kafka_heartbeat_interval_ms(self) -> int:
+        """A rebalance waits for the heartbeats of all members, so with short ones it takes a moment."""
+        return 200
+
+
 @pytest_asyncio.fixture(scope="module")
 async def settings(kafka_bootstrap: str) -> Settings:
-    settings = Settings(kafka_bootstrap_servers=kafka_bootstrap, kafka_heartbeat_interval_ms=200)
+    settings = QuickSettings(kafka_bootstrap_servers=kafka_bootstrap)
     try:
         await (await KafkaLog.open(settings, "contract")).close()
     except LogError:  # the embedded broker has no idempotent producers, and does not wake a fetch that waits

@@ -59,7 +59,6 @@ async def run(arguments: Sequence[str], dsn: str, environment: Mapping[str, str]
             "THREADLOG_POSTGRES_DSN": dsn,
             "THREADLOG_KAFKA_BOOTSTRAP_SERVERS": NOBODY_ANSWERS,
             "THREADLOG_KAFKA_START_TIMEOUT_SECONDS": "0.5",
-            "THREADLOG_POSTGRES_CONNECT_TIMEOUT_SECONDS": "10",
             **environment,
         },
         stdout=subprocess.DEVNULL,

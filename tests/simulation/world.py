@@ -14,7 +14,7 @@ from schemas.thread import Verdict
 from schemas.tools import CLIENT_POOL, CLIENT_SOURCE, CatalogSource, ToolSpec
 from schemas.topics import THREAD_EFFECTS, THREAD_EVENTS_DLQ
 from services.chassis.artifacts.store import Stored
-from services.chassis.following.fold_loop import FoldLoopSettings
+from services.chassis.following.fold_loop import FoldLoopLimits
 from services.chassis.log.port import TopicPartition
 from services.runtime.deciding.own_tools import ENTRY
 from services.runtime.models.port import Model
@@ -56,7 +56,7 @@ LIMITS = replace(
     plan_tasks=3,
     child_look_seconds=3,
 )
-FOLD_LOOP = FoldLoopSettings(
+FOLD_LOOP = FoldLoopLimits(
     poll_ms=3_000,
     load_retry_seconds=0.2,
     assign_wait_seconds=2,

@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, TypeVar
+from typing import IO, TYPE_CHECKING, Final, TypeVar
 from urllib.parse import unquote, urlsplit
 
 import obstore
@@ -45,6 +45,8 @@ SPOOL_MEMORY_BYTES = 4 * MIB
 PART_BYTES = 8 * MIB
 """Of an upload to a bucket."""
 PARTS_AT_ONCE = 2
+REQUEST_SECONDS: Final = 30.0
+"""How long one request to the store may take, an upload of many bytes excepted."""
 UPLOAD_BYTES_PER_SECOND = MIB
 """The slowest upload that is waited for, beyond the time of one request."""
 ASIDE = "="
@@ -59,11 +61,11 @@ T = TypeVar("T")
 
 def open_artifacts(settings: Settings) -> "ObjectArtifacts":
     """Touches nothing yet: a service starts while its store is away."""
-    return ObjectArtifacts(settings.artifacts_url, settings.artifact_bytes_max, settings.artifacts_timeout_seconds)
+    return ObjectArtifacts(settings.artifacts_url, settings.artifact_bytes_max)
 
 
 class ObjectArtifacts:
-    def __init__(self, url: str, bytes_max: int, timeout_seconds: float) -> None:
+    def __init__(self, url: str, bytes_max: int, timeout_seconds: float = REQUEST_SECONDS) -> None:
         self._url = url
         self._bytes_max = bytes_max
         self._timeout_seconds = timeout_seconds

@@ -34,7 +34,6 @@ from services.chassis.log.port import Incoming, Log, LogUnavailableError, Reader
 from services.chassis.log.scan import scan
 from services.chassis.process.lifecycle import Spawn
 from services.chassis.process.pacing import Pace
-from services.chassis.settings import Settings
 from services.chassis.threads.states import KeyStore, PartitionStates, StateStore, StatesUnavailableError
 
 log = structlog.get_logger()
@@ -45,7 +44,7 @@ AskOffsets: TypeAlias = Callable[[Iterable[TopicPartition]], Awaitable[Mapping[T
 
 
 @dataclass(frozen=True, slots=True)
-class FoldLoopSettings:
+class FoldLoopLimits:
     poll_ms: int = 500
     keys_per_load: int = 500
     load_retry_seconds: float = 0.5
@@ -64,16 +63,6 @@ class FoldLoopSettings:
     parked_records_max: int = 20_000
     """Of one partition; beyond it the partition is paused until their threads are loaded."""
     quarantine: Pauses = field(default_factory=Pauses)
-
-
-def fold_loop_settings(settings: Settings) -> FoldLoopSettings:
-    return FoldLoopSettings(
-        quarantine=Pauses(
-            settings.quarantine_refold_first_seconds,
-            settings.quarantine_refold_most_seconds,
-            settings.quarantine_report_seconds,
-        )
-    )
 
 
 class Follower(Protocol[Work]):
@@ -111,7 +100,7 @@ class FoldLoop(Generic[Work]):
         store: StateStore | None,
         follower: Follower[Work],
         topic: str,
-        settings: FoldLoopSettings,
+        settings: FoldLoopLimits,
         keys: KeyStore | None = None,
         pace: Pace | None = None,
     ) -> None:

@@ -12,24 +12,21 @@ import asyncpg
 from prometheus_client import Gauge
 
 from schemas.topics import EPHEMERAL_EVENTS, THREAD_EVENTS, Topic
-from services.chassis.following.fold_loop import FoldLoop, Follower, fold_loop_settings
+from services.chassis.following.fold_loop import FoldLoop, FoldLoopLimits, Follower
 from services.chassis.following.held import Partition, Work
 from services.chassis.log.port import Log, Reader, TopicPartition
 from services.chassis.process.lifecycle import Lifecycle
 from services.chassis.process.pacing import Pace
 from services.chassis.service import Surroundings
-from services.chassis.settings import Settings
 from services.chassis.threads.postgres_states import PostgresStates
 
 FOLLOWED: Sequence[Topic] = (THREAD_EVENTS, EPHEMERAL_EVENTS)
 
 
-def fold_loop(
-    log: Log, pool: asyncpg.Pool, topic: Topic, follower: Follower[Work], settings: Settings
-) -> FoldLoop[Work]:
+def fold_loop(log: Log, pool: asyncpg.Pool, topic: Topic, follower: Follower[Work]) -> FoldLoop[Work]:
     """States of ephemeral threads are stored nowhere."""
     states = PostgresStates(pool) if topic is THREAD_EVENTS else None
-    return FoldLoop(log, states, follower, topic.name, fold_loop_settings(settings), states)
+    return FoldLoop(log, states, follower, topic.name, FoldLoopLimits(), states)
 
 
 class Following(Generic[Work]):
@@ -79,9 +76,7 @@ class Following(Generic[Work]):
         around.measure_lag(self.positions, *lag, self.waits_for_states)
         for loop in by_topic.values():
             loop.begin(self._lifecycle.spawn)
-        settings = around.settings
-        pace = Pace(settings.kafka_busy_threads, settings.kafka_busy_pause_ms / 1000)
-        return self._lifecycle.spawn(self._run(reader, stopping, pace), "fold loops")
+        return self._lifecycle.spawn(self._run(reader, stopping, Pace()), "fold loops")
 
     async def _run(self, reader: Reader, stopping: asyncio.Event, pace: Pace) -> None:
         """Raises LogError when the log cannot be read any more."""

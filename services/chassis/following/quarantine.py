@@ -5,19 +5,26 @@ limit. A thread that fails again within the pause that follows its refold has no
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from schemas.ids import ThreadKey
 from services.chassis.backoff import backoff_seconds
 
+REFOLD_SECONDS_FIRST: Final = 5.0
+"""Pause before the first refold of a thread. A short trouble is over by then, and a person who watches the thread waits
+no longer than that.
+"""
+REFOLD_SECONDS_MOST: Final = 300.0
+"""Longest pause between two refolds of a thread: once a release heals a fault, its threads continue within minutes."""
+REPORT_SECONDS: Final = 10.0
+"""Pause between two reports of a thread that is set aside. Ingest forgets a report after three of them."""
+
 
 @dataclass(frozen=True, slots=True)
 class Pauses:
-    first_seconds: float = 5.0
-    most_seconds: float = 300.0
-    """Between two refolds of one thread."""
-    report_seconds: float = 10.0
-    """Between two reports of a thread that is set aside."""
+    first_seconds: float = REFOLD_SECONDS_FIRST
+    most_seconds: float = REFOLD_SECONDS_MOST
+    report_seconds: float = REPORT_SECONDS
 
     def after(self, failures: int) -> float:
         return backoff_seconds(failures, self.first_seconds, self.most_seconds)

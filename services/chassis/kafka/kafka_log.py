@@ -9,7 +9,7 @@ broker answers the requests of a connection one after the other and a fetch may 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, Self, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 import structlog
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
@@ -23,18 +23,29 @@ from aiokafka.protocol.transaction import InitProducerIdRequest
 
 from schemas.topics import TOPIC_RECORD_BYTES_MAX
 from services.chassis.kafka.producer import KafkaSender, LateSender, log_error
-from services.chassis.kafka.readers import AssignedReader, GroupReader
+from services.chassis.kafka.readers import COMMIT_INTERVAL_SECONDS, AssignedReader, GroupReader
 from services.chassis.kafka.topics import kafka_topics
 from services.chassis.log.metrics import LogCounts
 from services.chassis.log.outbox import Outboxes, OutboxLimits
 from services.chassis.log.port import NO_OFFSETS, LogError, LogUnavailableError, Reader, Rebalance, TopicPartition
-from services.chassis.settings import Settings
+from services.chassis.settings import MIB, Settings
 
-BATCH_FRAME_BYTES = 1_024
+BATCH_FRAME_BYTES: Final = 1_024
 """Kept free in the topics' record limit for the frame of a batch that holds one record of the largest size."""
-START_PAUSE_SECONDS = 0.25
-CLOSE_SECONDS = 5.0
-PARTITION_CACHE_KEYS = 65_536
+POLL_RECORDS_MAX: Final = 5_000
+"""Records that one poll returns at most, so that a reader with a long backlog still yields to the rest of its process
+every few tens of milliseconds.
+"""
+FETCH_BYTES_MAX: Final = 4 * MIB
+"""Size of one answer of a broker. A reader that is behind holds about ten times as much; more makes it no faster."""
+START_PAUSE_SECONDS: Final = 0.25
+"""Pause between tries to reach a broker at the start of a service. It is short because a broker that starts at the same
+time is usually there within seconds.
+"""
+CLOSE_SECONDS: Final = 5.0
+"""How long aiokafka may take to close. A broker that is away must not hold up the end of a process."""
+PARTITION_CACHE_KEYS: Final = 65_536
+"""Keys whose hash is remembered: more than the threads of a busy process."""
 
 T = TypeVar("T")
 
@@ -67,9 +78,6 @@ class KafkaLog:
         self._ends_lock = asyncio.Lock()
         self.counts = counts
         limits = OutboxLimits(
-            batch_bytes_max=settings.outbox_batch_bytes_max,
-            queue_bytes_max=settings.outbox_queue_bytes_max,
-            lossy_bytes_max=settings.outbox_lossy_bytes_max,
             record_bytes_max=TOPIC_RECORD_BYTES_MAX - BATCH_FRAME_BYTES,
             delivery_timeout_seconds=settings.kafka_delivery_timeout_seconds,
         )
@@ -120,9 +128,9 @@ class KafkaLog:
         reader = GroupReader(
             consumer,
             self,
-            self._settings.kafka_poll_records_max,
+            POLL_RECORDS_MAX,
             rebalance,
-            self._settings.kafka_commit_interval_ms / 1000,
+            COMMIT_INTERVAL_SECONDS,
             self.counts.count_failed_commit,
         )
         try:
@@ -139,7 +147,7 @@ class KafkaLog:
 
     async def reader(self, offsets: Mapping[TopicPartition, int] = NO_OFFSETS) -> Reader:
         consumer = self._consumer()
-        reader = AssignedReader(consumer, self, self._settings.kafka_poll_records_max)
+        reader = AssignedReader(consumer, self, POLL_RECORDS_MAX)
         try:
             await consumer.start()
         except BaseException as error:  # also where who opens it gives up: half a consumer has tasks, too
@@ -237,7 +245,7 @@ class KafkaLog:
             auto_offset_reset="none",
             enable_auto_commit=False,
             fetch_max_wait_ms=settings.kafka_fetch_max_wait_ms,
-            fetch_max_bytes=settings.kafka_fetch_bytes_max,
+            fetch_max_bytes=FETCH_BYTES_MAX,
             max_partition_fetch_bytes=TOPIC_RECORD_BYTES_MAX,
             request_timeout_ms=settings.kafka_request_timeout_ms,
             **group,

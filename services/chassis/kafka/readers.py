@@ -11,7 +11,7 @@ from `poll`. No reader starts at committed offsets: these are for lag tools.
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import structlog
 from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener
@@ -25,6 +25,8 @@ from services.chassis.kafka.producer import log_error
 from services.chassis.log.port import Incoming, LogError, OffsetOutOfRangeError, Rebalance, TopicPartition
 
 CLOSE_SECONDS = 5.0
+COMMIT_INTERVAL_SECONDS: Final = 2.0
+"""Pause between two commits of offsets. Only lag tools read them, so they may be late."""
 REBALANCE_NOTICE_SECONDS = 0.1
 """A waiting poll of a group looks this often whether the assignment changed."""
 POLL_GRACE_SECONDS = 0.05

@@ -12,15 +12,21 @@ or a database that is away never looks like it.
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import structlog
 from prometheus_client import Gauge
 
 from services.chassis.log.port import Log, LogError, TopicPartition
 
-LOOKS_MAX = 128
-"""Of one partition. When there are more, every other one is forgotten."""
+LOOK_SECONDS: Final = 5.0
+"""Pause between two looks at the end of the log. The lag in seconds is as exact as this, and shown as late as this."""
+STUCK_SECONDS: Final = 300.0
+"""A reader that has read nothing for so long stands still, and /livez answers 503. Minutes, because a restart under
+load costs more than a pause that ends by itself.
+"""
+LOOKS_MAX: Final = 128
+"""Looks that are remembered of one partition. When there are more, every other one is forgotten."""
 
 Offsets = Mapping[TopicPartition, int]
 
@@ -75,8 +81,8 @@ class LagMeter:
         *,
         records: Gauge,
         seconds: Gauge,
-        look_seconds: float,
-        stuck_seconds: float,
+        look_seconds: float = LOOK_SECONDS,
+        stuck_seconds: float = STUCK_SECONDS,
         waits: Callable[[], bool] = lambda: False,
     ) -> None:
         """`waits`: whether the reader is, or since the last look was, held up by something else than itself."""

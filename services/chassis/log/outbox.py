@@ -14,14 +14,26 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
+from typing import Final, Protocol
 
 from services.chassis.backoff import backoff_seconds
 from services.chassis.log.port import LogError, LogUnavailableError, Outgoing
+from services.chassis.settings import MIB
 
-RECORD_OVERHEAD_BYTES = 40
+RECORD_OVERHEAD_BYTES: Final = 40
 """Upper bound of a record's own framing: lengths, offsets, timestamp, attributes."""
-HEADER_OVERHEAD_BYTES = 10
+HEADER_OVERHEAD_BYTES: Final = 10
+"""Upper bound of a header's own framing: the lengths of its name and value."""
+BATCH_BYTES_MAX: Final = MIB
+"""Payload of one batch. Topics accept batches of a little more; larger ones would save no round trip that matters."""
+QUEUE_BYTES_MAX: Final = 64 * MIB
+"""Payload that may wait in one partition's queue. Beyond it an append fails at once instead of filling the memory."""
+LOSSY_BYTES_MAX: Final = MIB
+"""Payload behind which progress is dropped instead of queued: progress that arrives late is worth nothing."""
+RETRY_SECONDS_FIRST: Final = 0.05
+"""Pause before the first retry: a new leader of a partition is usually known within some tens of milliseconds."""
+RETRY_SECONDS_MOST: Final = 1.0
+"""Longest pause between retries: the first append after an outage waits no longer than this."""
 
 BatchResult = int | LogError
 """The offset of a batch's first record, or why it is not known to be stored."""
@@ -37,13 +49,13 @@ class BatchSender(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class OutboxLimits:
-    batch_bytes_max: int
-    queue_bytes_max: int
-    lossy_bytes_max: int
     record_bytes_max: int
     delivery_timeout_seconds: float
-    backoff_seconds_min: float = 0.05
-    backoff_seconds_max: float = 1.0
+    batch_bytes_max: int = BATCH_BYTES_MAX
+    queue_bytes_max: int = QUEUE_BYTES_MAX
+    lossy_bytes_max: int = LOSSY_BYTES_MAX
+    retry_seconds_first: float = RETRY_SECONDS_FIRST
+    retry_seconds_most: float = RETRY_SECONDS_MOST
 
 
 @dataclass(slots=True)
@@ -260,7 +272,7 @@ class _Outbox:
             self._owner.counts.retries += 1
             batch.failures += 1
             limits = self._owner.limits
-            pause = backoff_seconds(batch.failures, limits.backoff_seconds_min, limits.backoff_seconds_max)
+            pause = backoff_seconds(batch.failures, limits.retry_seconds_first, limits.retry_seconds_most)
             self._retry = self._owner.loop.call_later(pause, self._send_again, batch)
             return
         else:

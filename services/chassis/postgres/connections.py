@@ -18,7 +18,9 @@ pool hands it out.
 """
 NO_VIEWS: Final = (asyncpg.UndefinedTableError, asyncpg.InvalidSchemaNameError)
 
-JSONB_VERSION = b"\x01"
+CONNECT_TIMEOUT_SECONDS: Final = 5.0
+"""How long opening or closing a connection may take. A database that is there answers within milliseconds."""
+JSONB_VERSION: Final = b"\x01"
 """What Postgres puts before the text in jsonb's binary format."""
 
 
@@ -35,7 +37,7 @@ async def open_pool(
     size_min: int,
     size_max: int,
     command_timeout_seconds: float,
-    connect_timeout_seconds: float,
+    connect_timeout_seconds: float = CONNECT_TIMEOUT_SECONDS,
     role: str = "",
     count_statement: CountStatement | None = None,
 ) -> asyncpg.Pool:

@@ -16,6 +16,7 @@ from urllib.parse import parse_qs, urlsplit
 import asyncpg
 
 from services.chassis.errors import SetupError
+from services.chassis.postgres.connections import CONNECT_TIMEOUT_SECONDS
 from services.chassis.postgres.migrations import MIGRATIONS, MigrationError, check_migrations
 from services.chassis.postgres.roles import check_roles, check_version
 from services.chassis.settings import Settings
@@ -86,7 +87,7 @@ async def connect(settings: Settings, role: str) -> asyncpg.Connection:
     try:
         return await asyncpg.connect(
             settings.postgres_dsn,
-            timeout=settings.postgres_connect_timeout_seconds,
+            timeout=CONNECT_TIMEOUT_SECONDS,
             command_timeout=settings.postgres_command_timeout_seconds,
             server_settings={"role": role} if role else {},
         )
@@ -127,7 +128,7 @@ def explain(error: BaseException, settings: Settings, role: str) -> str:
         case asyncpg.TooManyConnectionsError():
             return f"the database at {where} has no connection left ({_first_line(error)})"
         case TimeoutError():
-            seconds = settings.postgres_connect_timeout_seconds
+            seconds = CONNECT_TIMEOUT_SECONDS
             return f"the database at {where} does not answer within {seconds:g} s; correct {DSN}, or wait for it"
         case socket.gaierror() if _is_unknown_host(error):
             return f"there is no host {where}; correct it in {DSN}"

@@ -8,16 +8,22 @@ and broker. So a reader that has just seen records of many threads pauses a litt
 import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Final
 
-WINDOW_SECONDS = 0.05
-"""Over which threads are counted."""
+WINDOW_SECONDS: Final = 0.05
+"""The window over which threads are counted."""
+BUSY_THREADS: Final = 8
+"""A reader is busy if this many threads have records in one window. Fewer sessions want the shortest latency more than
+the CPU that a pause saves.
+"""
+BUSY_PAUSE_SECONDS: Final = 0.002
+"""Pause of a busy reader between two fetches: short beside a turn, and long beside the gap between two records."""
 
 
 @dataclass(slots=True)
 class Pace:
-    busy_threads: int
-    """From so many threads with records in one window on, the reader is busy."""
-    pause_seconds: float
+    busy_threads: int = BUSY_THREADS
+    pause_seconds: float = BUSY_PAUSE_SECONDS
     keys: set[bytes | None] = field(default_factory=set)
     window_ends: float = 0.0
     is_busy: bool = False

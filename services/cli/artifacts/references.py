@@ -12,6 +12,7 @@ from schemas.topics import THREAD_EVENTS
 from services.chassis.artifacts.care import Reference
 from services.chassis.errors import SetupError
 from services.chassis.log.port import Log, TopicPartition
+from services.chassis.postgres.connections import CONNECT_TIMEOUT_SECONDS
 from services.chassis.postgres.database_setup import connect
 from services.chassis.postgres.roles import INGEST, OPERATOR
 from services.chassis.postgres.sql_files import SqlFiles
@@ -94,6 +95,6 @@ async def viewed_references(settings: Settings, log: Log, views_seconds: float) 
         try:
             yield ViewedReferences(operator, service, log, views_seconds)
         finally:
-            await service.close(timeout=settings.postgres_connect_timeout_seconds)
+            await service.close(timeout=CONNECT_TIMEOUT_SECONDS)
     finally:
-        await operator.close(timeout=settings.postgres_connect_timeout_seconds)
+        await operator.close(timeout=CONNECT_TIMEOUT_SECONDS)

@@ -29,7 +29,6 @@ BROKER_ENVIRONMENT = {
     # A member with a name waits for 6 s, always; one without, for as long as a session lasts.
     "THREADLOG_KAFKA_STATIC_MEMBERSHIP": "false",
     "THREADLOG_KAFKA_SESSION_TIMEOUT_MS": "3000",
-    "THREADLOG_KAFKA_HEARTBEAT_INTERVAL_MS": "750",
     "THREADLOG_ROLLUPS_REBALANCE_TIMEOUT_SECONDS": "3",
 }
 READY_SECONDS = 180.0

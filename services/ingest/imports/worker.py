@@ -265,7 +265,6 @@ async def work(settings: IngestSettings) -> int:
         size_min=0,
         size_max=2,
         command_timeout_seconds=settings.ingest_query_timeout_seconds * 6,
-        connect_timeout_seconds=settings.postgres_connect_timeout_seconds,
         role=settings.ingest_postgres_role,
     )
     try:

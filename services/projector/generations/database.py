@@ -9,7 +9,7 @@ from typing import Final
 
 import asyncpg
 
-from services.chassis.postgres.connections import set_jsonb_codec
+from services.chassis.postgres.connections import CONNECT_TIMEOUT_SECONDS, set_jsonb_codec
 from services.projector.generations.errors import StoreAwayError
 from services.projector.settings import ProjectorSettings
 
@@ -56,7 +56,7 @@ async def connect(dsn: str, settings: ProjectorSettings, schema: str | None = No
         of_writer = {"search_path": schema, "idle_in_transaction_session_timeout": str(idle_ms), **WRITER}
     connection = await asyncpg.connect(
         dsn,
-        timeout=settings.postgres_connect_timeout_seconds,
+        timeout=CONNECT_TIMEOUT_SECONDS,
         command_timeout=settings.postgres_command_timeout_seconds,
         server_settings={
             "application_name": f"threadlog-{settings.service}-{settings.instance}",

@@ -12,6 +12,7 @@ from typing import Self, TypeVar
 import asyncpg
 import structlog
 
+from services.chassis.postgres.connections import CONNECT_TIMEOUT_SECONDS
 from services.projector.generations.database import AWAY, connect
 from services.projector.generations.errors import BusyError
 from services.projector.generations.generations import ADVISORY_LOCK
@@ -38,7 +39,7 @@ class Exclusive:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._connection is not None and not self._connection.is_closed():
-            await self._connection.close(timeout=self._settings.postgres_connect_timeout_seconds)
+            await self._connection.close(timeout=CONNECT_TIMEOUT_SECONDS)
 
     async def do(self, work: Callable[[asyncpg.Connection], Awaitable[T]]) -> T:
         """Again until the database has answered: what is done has to be idempotent. Ends by being cancelled."""

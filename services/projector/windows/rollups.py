@@ -19,6 +19,7 @@ from faust.types import TP
 from prometheus_client import CollectorRegistry
 from yarl import URL
 
+from services.chassis.kafka.readers import COMMIT_INTERVAL_SECONDS
 from services.chassis.log.groups import ROLLUPS_GROUP
 from services.chassis.process.lifecycle import Lifecycle, run_service
 from services.chassis.process.telemetry import configure_logging
@@ -68,7 +69,7 @@ def make_app(settings: RollupsSettings, worker: WindowWorker) -> faust.App:
         broker_heartbeat_interval=settings.kafka_heartbeat_interval_ms / 1000,
         broker_request_timeout=settings.kafka_request_timeout_ms / 1000,
         broker_rebalance_timeout=settings.rollups_rebalance_timeout_seconds,
-        broker_commit_interval=settings.kafka_commit_interval_ms / 1000,
+        broker_commit_interval=COMMIT_INTERVAL_SECONDS,
         consumer_auto_offset_reset="earliest",
         stream_buffer_maxsize=settings.rollups_batch_max,
         key_serializer="raw",

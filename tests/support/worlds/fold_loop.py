@@ -11,7 +11,7 @@ from schemas.ids import TenantId, ThreadId, ThreadKey
 from schemas.state import ThreadState
 from schemas.thread import Verdict
 from schemas.topics import THREAD_EVENTS
-from services.chassis.following.fold_loop import FoldLoop, FoldLoopSettings, Held, Partition
+from services.chassis.following.fold_loop import FoldLoop, FoldLoopLimits, Held, Partition
 from services.chassis.log.port import Outgoing
 from tests.support.recorded.histories import RUNTIME, USER, History, created, submitted
 from tests.support.simulated.log import SimulatedBroker
@@ -19,7 +19,7 @@ from tests.support.simulated.virtual_time import VirtualClock
 from tests.support.stored.followed_views import FollowedViews
 
 TOPIC = THREAD_EVENTS.name
-SETTINGS = FoldLoopSettings(assign_wait_seconds=5, stale_wait_seconds=30, evict_every_seconds=1e9)
+SETTINGS = FoldLoopLimits(assign_wait_seconds=5, stale_wait_seconds=30, evict_every_seconds=1e9)
 EVICTING = replace(SETTINGS, evict_every_seconds=1)
 
 
@@ -113,7 +113,7 @@ class FoldWorld:
 
     @asynccontextmanager
     async def following(
-        self, settings: FoldLoopSettings = SETTINGS, *, keys: bool = False, is_stored: bool = True
+        self, settings: FoldLoopLimits = SETTINGS, *, keys: bool = False, is_stored: bool = True
     ) -> AsyncIterator[FoldLoop[list[int]]]:
         store = self.store if is_stored else None
         loop: FoldLoop[list[int]] = FoldLoop(self.log, store, self.follower, TOPIC, settings, store if keys else None)

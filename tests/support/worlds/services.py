@@ -23,7 +23,7 @@ from schemas.thread import Verdict, fold
 from schemas.tools import CatalogSource, ToolSpec
 from schemas.topics import EPHEMERAL_EVENTS, THREAD_EVENTS, THREAD_PROGRESS, TOOL_CATALOG
 from services.chassis.catalog.reader import CatalogReader
-from services.chassis.following.fold_loop import FoldLoop, FoldLoopSettings
+from services.chassis.following.fold_loop import FoldLoop, FoldLoopLimits
 from services.chassis.log.port import Incoming, LogError, LogUnavailableError, Outgoing, Reader
 from services.chassis.process.timers import Timers
 from services.runtime.deciding.limits import Limits
@@ -57,7 +57,7 @@ LIMITS = replace(
     dispatch_wait_seconds=120,
     deadline_grace_seconds=20,
 )
-FOLD_LOOP = FoldLoopSettings(
+FOLD_LOOP = FoldLoopLimits(
     load_retry_seconds=0.2, assign_wait_seconds=2, stale_wait_seconds=5, evict_every_seconds=1, keys_retry_seconds=2
 )
 
@@ -66,7 +66,7 @@ FOLD_LOOP = FoldLoopSettings(
 class WorldOptions:
     partitions: int = 1
     limits: Limits = LIMITS
-    fold_loop: FoldLoopSettings = FOLD_LOOP
+    fold_loop: FoldLoopLimits = FOLD_LOOP
     lease_seconds: int = 6
     calls_max: int = 16
     calls_per_tenant_max: int = 16

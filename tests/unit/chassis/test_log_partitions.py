@@ -8,12 +8,11 @@ from prometheus_client import CollectorRegistry, Gauge
 from structlog.testing import capture_logs
 
 from services.chassis.kafka.kafka_log import KafkaLog
-from services.chassis.log_partitions import OtherPartitionsError, PartitionWatch, require_same
+from services.chassis.log_partitions import LOOK_SECONDS, OtherPartitionsError, PartitionWatch, require_same
 from services.chassis.settings import Settings
 from tests.support.simulated.virtual_tests import in_virtual_time
 
 NO_DATABASE = "postgresql://nobody@localhost:0/none"
-LOOK_SECONDS = 5.0
 
 
 class Topic:
@@ -43,7 +42,7 @@ def test_another_number_is_refused_with_what_to_do() -> None:
 async def test_a_topic_that_is_given_partitions_is_told_of_once() -> None:
     topic = Topic()
     gauge = Gauge("added", "Partitions.", registry=CollectorRegistry())
-    settings = Settings(postgres_dsn=NO_DATABASE, lag_look_seconds=LOOK_SECONDS)
+    settings = Settings(postgres_dsn=NO_DATABASE)
     watch = PartitionWatch(settings, cast("KafkaLog", topic), gauge)
     await watch.begin()
     with capture_logs() as said:

@@ -27,7 +27,7 @@ class Consumer:
 
 def log_with(consumer: Consumer) -> KafkaLog:
     log = KafkaLog.__new__(KafkaLog)
-    log._settings = Settings.model_construct(kafka_poll_records_max=1)
+    log._settings = Settings.model_construct()
     log._readers = []
     cast("Any", log)._consumer = lambda: consumer
     return log
