@@ -10,6 +10,7 @@ import orjson
 import pytest
 
 from services.chassis.log.port import Incoming
+from services.projector.generations.change_statements import CHANGE
 from services.projector.generations.database import connect
 from services.projector.generations.errors import FenceError, StoreAwayError
 from services.projector.generations.generations import (
@@ -22,6 +23,7 @@ from services.projector.generations.generations import (
 from services.projector.generations.postgres_store import PostgresStore
 from services.projector.generations.store import Span
 from services.projector.projections.batch import Batch
+from services.projector.projections.columns import MERGED, THREAD_STATES, THREADS
 from tests.support.recorded.histories import (
     USER,
     History,
@@ -91,6 +93,9 @@ async def test_every_statement_is_one_that_the_database_knows(database: str) -> 
         for path in sorted(FOLDER.glob("*/sql/*.sql")):
             if path.stem not in {"generation", "policies", "grants_of_views"}:
                 await connection.prepare(path.read_text())
+        for table in (THREAD_STATES, THREADS, *MERGED.values()):
+            statement = await connection.prepare(CHANGE[table.name])
+            assert len(statement.get_parameters()) == len(table.changed_columns)
     finally:
         await connection.close()
 

@@ -16,14 +16,16 @@ from schemas.errors import Fault
 from schemas.ids import TenantId, ThreadId, ThreadKey
 from schemas.state import FOLD_VERSION, load_state
 from services.chassis.postgres.sql_files import SqlFiles
+from services.projector.generations.change_statements import CHANGE, parameters_of
 from services.projector.generations.database import AWAY, GONE, Link, columns_of, connect
 from services.projector.generations.errors import GenerationGoneError, RowRefusedError, StoreAwayError, StoredPosition
 from services.projector.generations.generations import admit_log, ensure_live
 from services.projector.generations.store import Claim, Generation, Span, fence_error
-from services.projector.projections import artifacts, dead_letters, events, threads, usage
+from services.projector.projections import artifacts, dead_letters, events, usage
 from services.projector.projections.batch import Batch, Kept
-from services.projector.projections.changes import ItemsCompacted, ItemsRewound, Table
-from services.projector.projections.rows import ALL, KEYS, Rows
+from services.projector.projections.changes import ItemsCompacted, ItemsRewound
+from services.projector.projections.columns import MERGED, THREAD_STATES, THREADS
+from services.projector.projections.rows import Rows
 from services.projector.settings import ProjectorSettings
 
 _REFUSED: Final = (
@@ -34,7 +36,6 @@ _REFUSED: Final = (
     TypeError,
     OverflowError,
 )
-_TABLES: Final[tuple[Table, ...]] = ("turns", "steps", "tool_calls", "items", "plans", "tasks")
 
 
 class _IsWrittenError(Exception):
@@ -119,27 +120,38 @@ class PostgresStore:
 
     async def _write_rows(self, connection: asyncpg.Connection, rows: Rows) -> None:
         for table, records, columns in (
-            ("thread_states", rows.new_states, threads.STATE_COLUMNS),
-            ("threads", rows.new_threads, threads.COLUMNS),
+            ("thread_states", rows.new_states, THREAD_STATES.columns),
+            ("threads", rows.new_threads, THREADS.columns),
             ("events", rows.events, events.COLUMNS),
             ("usage", rows.usage, usage.COLUMNS),
             ("artifacts", rows.artifacts, artifacts.COLUMNS),
             ("dead_letters", rows.dead_letters, dead_letters.COLUMNS),
-            *[(table, rows.new_rows(table), (*KEYS[table], *ALL[table])) for table in _TABLES if rows.new[table]],
+            *[(name, rows.new_rows(name), table.columns) for name, table in MERGED.items() if rows.new[name]],
         ):
             if records:
                 await connection.copy_records_to_table(table, records=records, columns=columns)
         changes: tuple[tuple[str, Sequence[Sequence[object]]], ...] = (
-            ("change_thread_states", rows.changed_states),
-            ("change_threads", rows.changed_threads),
-            *[(f"change_{table}", _changed(rows, table)) for table in _TABLES if rows.changed[table]],
+            (CHANGE["thread_states"], rows.changed_states),
+            (CHANGE["threads"], rows.changed_threads),
+            *[
+                (CHANGE[name], parameters_of(table, rows.changed_rows(name)))
+                for name, table in MERGED.items()
+                if rows.changed[name]
+            ],
             # In this order: each reaches rows that the statements before it wrote.
-            ("edit_call_items", [(*key, args) for key, args in rows.edits.items()]),
-            *[change for rewinds, compactions in rows.rounds() for change in _reaching(rewinds, compactions)],
+            (self._sql["edit_call_items"], [(*key, args) for key, args in rows.edits.items()]),
+            *[change for rewinds, compactions in rows.rounds() for change in self._reaching(rewinds, compactions)],
         )
-        for name, changed in changes:
+        for statement, changed in changes:
             if changed:
-                await connection.execute(self._sql[name], *columns_of(changed))
+                await connection.execute(statement, *columns_of(changed))
+
+    def _reaching(
+        self, rewinds: Sequence[ItemsRewound], compactions: Sequence[ItemsCompacted]
+    ) -> Iterable[tuple[str, Sequence[Sequence[object]]]]:
+        yield self._sql["rewind_items"], rewinds
+        yield self._sql["restore_items"], [(change.tenant, change.thread, change.seq) for change in rewinds]
+        yield self._sql["compact_items"], compactions
 
     @contextlib.asynccontextmanager
     async def _connected(self, link: Link) -> AsyncIterator[asyncpg.Connection]:
@@ -156,22 +168,6 @@ class PostgresStore:
 def _fault(error: Exception) -> Fault:
     """Program limits are those of sizes: of a row, of an entry of an index."""
     return "row_too_large" if isinstance(error, asyncpg.ProgramLimitExceededError) else "row_refused"
-
-
-def _reaching(
-    rewinds: Sequence[ItemsRewound], compactions: Sequence[ItemsCompacted]
-) -> Iterable[tuple[str, Sequence[Sequence[object]]]]:
-    yield "rewind_items", rewinds
-    yield "restore_items", [(change.tenant, change.thread, change.seq) for change in rewinds]
-    yield "compact_items", compactions
-
-
-def _changed(rows: Rows, table: Table) -> list[tuple[object, ...]]:
-    changed = rows.changed_rows(table)
-    if table != "turns":
-        return changed
-    # An array of arrays would come out flat, so the last column, unknown_calls, goes in joined.
-    return [(*row[:-1], ",".join(row[-1]) if isinstance(row[-1], list) else None) for row in changed]
 
 
 def _kept(tenant: str, thread: str, fold_version: int, quarantined: str | None, state: str) -> tuple[ThreadKey, Kept]:

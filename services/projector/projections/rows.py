@@ -1,6 +1,6 @@
 """The rows of a batch: each row at most once, whatever happened to it in between."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import assert_never
 
@@ -15,63 +15,16 @@ from services.projector.projections.changes import (
     NewRow,
     Table,
 )
-
-KEYS: Mapping[Table, tuple[str, ...]] = {
-    "turns": ("tenant", "thread", "turn"),
-    "steps": ("tenant", "thread", "turn", "step"),
-    "tool_calls": ("tenant", "thread", "call"),
-    "items": ("tenant", "thread", "seq", "part"),
-    "plans": ("tenant", "thread", "version"),
-    "tasks": ("tenant", "thread", "version", "task"),
-}
-CHANGING: Mapping[Table, tuple[str, ...]] = {
-    "turns": (
-        *("status", "outcome", "reason", "cancel_cause", "cancelled_at", "recovered_at", "recovered_by", "steps"),
-        *("input_tokens", "output_tokens", "waited_ms", "ended_seq", "ended_at", "unknown_calls"),
-    ),
-    "steps": (
-        *("status", "attempts", "failures", "model", "owner", "context_seq", "context_items", "context_hash"),
-        *("tools_hash", "attempt_at", "error_kind", "error", "retriable", "retry_at", "finished_seq", "finished_at"),
-        *("finished_attempt", "stop_reason", "response_id", "calls", "input_tokens", "output_tokens"),
-        *("cached_tokens", "reasoning_tokens"),
-    ),
-    "tool_calls": (
-        *("status", "outcome", "args", "call_hash", "effect", "pool", "approval_reason", "approval_requested_at"),
-        *("approval_expires_at", "decision", "decided_by", "decided_at", "decision_reason", "attempts"),
-        *("lost_attempts", "dispatched_at", "deadline_at", "timeout_ms", "idempotency_key", "claim", "executor"),
-        *("started_at", "lease_seconds", "evidence", "resolution", "resolved_by", "note", "milliseconds", "changes"),
-        *("artifacts", "settled_seq", "settled_at", "settled_by", "resolved_at"),
-    ),
-    "items": ("turn", "step", "place", "dropped"),
-    "plans": (
-        *("status", "decided_seq", "decided_at", "decided_by", "decision_reason", "superseded_seq", "superseded_at"),
-    ),
-    "tasks": ("status", "child", "result", "changed_seq", "started_at", "ended_at"),
-}
-"""Columns that may change once the row exists."""
-ALL: Mapping[Table, tuple[str, ...]] = {
-    "turns": (
-        *("inputs", "model", "agent_version", "config_seq", "base", "started_seq", "started_at"),
-        *CHANGING["turns"],
-    ),
-    "steps": ("inputs", "started_seq", "started_at", *CHANGING["steps"]),
-    "tool_calls": (
-        *("turn", "step", "index", "tool", "malformed", "proposed_seq", "proposed_at"),
-        *CHANGING["tool_calls"],
-    ),
-    "items": ("kind", "content", "digest", "input", "call", *CHANGING["items"]),
-    "plans": ("tasks", "proposed_seq", "proposed_at", "proposed_by", "call", *CHANGING["plans"]),
-    "tasks": ("place", "title", "instructions", "depends_on", "left_out", *CHANGING["tasks"]),
-}
+from services.projector.projections.columns import MERGED
 
 
 def _per_table() -> dict[Table, dict[Key, Columns]]:
-    return {"turns": {}, "steps": {}, "tool_calls": {}, "items": {}, "plans": {}, "tasks": {}}
+    return {table: {} for table in MERGED}
 
 
 @dataclass(slots=True)
 class Rows:
-    """Tuples are in the order of the columns that their module names, or of `KEYS` and `ALL` or `CHANGING`."""
+    """Tuples are in the order of the columns that `columns`, or the module of the view, declares."""
 
     new: dict[Table, dict[Key, Columns]] = field(default_factory=_per_table)
     changed: dict[Table, dict[Key, Columns]] = field(default_factory=_per_table)
@@ -105,11 +58,11 @@ class Rows:
                 self._add_other(change)
 
     def new_rows(self, table: Table) -> list[tuple[object, ...]]:
-        columns = ALL[table]
+        columns = MERGED[table].columns[len(MERGED[table].key) :]
         return [(*key, *map(row.get, columns)) for key, row in self.new[table].items()]
 
     def changed_rows(self, table: Table) -> list[tuple[object, ...]]:
-        columns = CHANGING[table]
+        columns = MERGED[table].changing
         return [(*key, *map(row.get, columns)) for key, row in self.changed[table].items()]
 
     def rounds(self) -> list[tuple[list[ItemsRewound], list[ItemsCompacted]]]:

@@ -4,18 +4,6 @@ from schemas.ids import ThreadKey
 from schemas.state import FOLD_VERSION, ThreadState, dump_state, is_active
 from services.projector.projections.changes import json_bytes
 
-COLUMNS = (
-    *("tenant", "thread", "partition", "created_at", "lineage_kind", "parent", "parent_seq", "parent_call"),
-    *("parent_plan_version", "parent_task", "depth"),
-    *("status", "title", "archived", "updated_at", "seq", "turn", "last_turn", "last_outcome"),
-    *("queued", "waiting_calls", "unknown_calls", "config_seq", "plan_version", "labels", "config"),
-)
-CHANGED_COLUMNS = ("tenant", "thread", *COLUMNS[11:])
-"""All in full, except that labels and config may be None for "as they were"."""
-
-STATE_COLUMNS = ("tenant", "thread", "topic", "partition", "offset", "fold_version", "active", "quarantined", "state")
-CHANGED_STATE_COLUMNS = ("tenant", "thread", *STATE_COLUMNS[4:])
-
 
 def new_thread_row(key: ThreadKey, partition: int, state: ThreadState) -> tuple[object, ...]:
     lineage = state.lineage

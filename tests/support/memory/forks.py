@@ -9,7 +9,8 @@ from pydantic import JsonValue
 from schemas.ids import EventId, ThreadKey
 from services.chassis.threads.contexts import PARENTS_MAX
 from services.ingest.commands.forks import ForkAt, FoundPoint, MadeFork
-from services.projector.projections import events, threads
+from services.projector.projections import events
+from services.projector.projections.columns import THREADS
 from tests.support.memory.tables import EVENT_DATA, EVENT_TYPE, Tables
 
 _CHAIN, _EFFECT = events.COLUMNS.index("chain"), events.COLUMNS.index("effect")
@@ -61,7 +62,7 @@ def find_made(tables: Tables, key: ThreadKey, event_id: EventId) -> MadeFork | N
 
 
 def _thread(tables: Tables, key: ThreadKey) -> dict[str, Any]:
-    return dict(zip(threads.COLUMNS, tables.of("threads", key)[()], strict=True))
+    return dict(zip(THREADS.columns, tables.of("threads", key)[()], strict=True))
 
 
 def _open_turn(tables: Tables, key: ThreadKey, asked: int) -> int | None:

@@ -14,10 +14,11 @@ from schemas.ids import TenantId, ThreadId, ThreadKey
 from schemas.state import ThreadState
 from services.projector.generations.errors import RowRefusedError, StoredPosition
 from services.projector.generations.store import Claim, Span, fence_error
-from services.projector.projections import artifacts, events, threads, usage
+from services.projector.projections import artifacts, events, usage
 from services.projector.projections.batch import Batch, Kept
-from services.projector.projections.changes import ItemsCompacted, ItemsRewound, Table
-from services.projector.projections.rows import ALL, CHANGING, Rows
+from services.projector.projections.changes import ItemsCompacted, ItemsRewound
+from services.projector.projections.columns import MERGED, THREADS
+from services.projector.projections.rows import Rows
 
 SHOWN_MAX: Final = 200
 """Characters of a row or a value in a message."""
@@ -32,19 +33,20 @@ Row = Any
 Refuses = Callable[[tuple[Any, ...]], bool]
 """Whether the database refuses this row of `events`: one with data, in the order of its columns."""
 
-_KNOWN: Final[Mapping[str, frozenset[str]]] = {table: frozenset(columns) for table, columns in ALL.items()}
-_MOVING: Final[Mapping[str, frozenset[str]]] = {table: frozenset(columns) for table, columns in CHANGING.items()}
-_TABLES: Final[tuple[Table, ...]] = ("turns", "steps", "tool_calls", "items", "plans", "tasks")
+_KNOWN: Final[Mapping[str, frozenset[str]]] = {
+    name: frozenset(table.written_once + table.changing) for name, table in MERGED.items()
+}
+_MOVING: Final[Mapping[str, frozenset[str]]] = {name: frozenset(table.changing) for name, table in MERGED.items()}
 _COLUMNS: Final[Mapping[str, Sequence[str]]] = {
-    "threads": threads.COLUMNS,
+    "threads": THREADS.columns,
     "events": events.COLUMNS,
     "usage": usage.COLUMNS,
     "artifacts": artifacts.COLUMNS,
 }
-TABLES: Final = ("thread_states", "threads", *_TABLES, "events", "usage", "artifacts", "dead_letters")
+TABLES: Final = ("thread_states", "threads", *MERGED, "events", "usage", "artifacts", "dead_letters")
 
 EVENT_ID, EVENT_TYPE, EVENT_ACTOR, EVENT_DATA = (events.COLUMNS.index(name) for name in ("id", "type", "actor", "data"))
-_OF_THREAD: Final = threads.COLUMNS.index("status")
+_OF_THREAD: Final = THREADS.columns.index("status")
 """Columns of `threads` that never change."""
 
 
@@ -185,7 +187,7 @@ class Tables:
             self._insert("artifacts", named[:2], named[2:4], named)
         for dead in rows.dead_letters:
             self._insert("dead_letters", dead[:2], dead[2:3], dead)
-        for table in _TABLES:
+        for table in MERGED:
             known = _KNOWN[table]
             for key, columns in rows.new[table].items():
                 row = {name: value for name, value in columns.items() if value is not None and name in known}
@@ -206,7 +208,7 @@ class Tables:
             if (old := places.get(())) is not None:
                 labels, config = thread[-2] or old[-2], thread[-1] or old[-1]
                 self._set(places, (), (*old[:_OF_THREAD], *thread[2:-2], labels, config))
-        for table in _TABLES:
+        for table in MERGED:
             moving = _MOVING[table]
             for key, columns in rows.changed[table].items():
                 places, place = self._groups[table].get(key[:2], {}), key[2:]

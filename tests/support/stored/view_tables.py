@@ -12,8 +12,8 @@ import orjson
 from schemas.ids import ThreadKey
 from schemas.state import dump_state, load_state
 from services.chassis.log.port import Incoming
-from services.projector.projections import artifacts, dead_letters, events, threads, usage
-from services.projector.projections.rows import ALL, KEYS
+from services.projector.projections import artifacts, dead_letters, events, usage
+from services.projector.projections.columns import MERGED, THREAD_STATES, THREADS
 from tests.support.memory.tables import TABLES, StateRow, Tables
 from tests.support.stored.views_equal import Fold, decode_incoming
 
@@ -22,13 +22,13 @@ JSON_COLUMNS = {
     *("args", "content", "labels", "config", "changes", "artifacts", "headers", "data", "facts", "tasks", "result"),
 }
 COLUMNS: Mapping[str, Sequence[str]] = {
-    "thread_states": threads.STATE_COLUMNS,
-    "threads": threads.COLUMNS,
+    "thread_states": THREAD_STATES.columns,
+    "threads": THREADS.columns,
     "events": events.COLUMNS,
     "usage": usage.COLUMNS,
     "artifacts": artifacts.COLUMNS,
     "dead_letters": dead_letters.COLUMNS,
-    **{table: (*KEYS[table], *ALL[table]) for table in KEYS},
+    **{name: table.columns for name, table in MERGED.items()},
 }
 
 

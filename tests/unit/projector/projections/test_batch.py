@@ -6,9 +6,8 @@ from schemas.codec import decode
 from schemas.ids import TenantId, ThreadId, ThreadKey
 from services.chassis.log.port import Incoming
 from services.projector.projections import batch as batch_module
-from services.projector.projections import threads
 from services.projector.projections.batch import Batch, Kept, Refused
-from services.projector.projections.rows import ALL, CHANGING, KEYS
+from services.projector.projections.columns import MERGED, THREADS
 from tests.support.recorded.bad_records import bad_records
 from tests.support.recorded.histories import KEY, RUNTIME, USER, History, created, submitted, turn_recovered
 from tests.support.recorded.plans import planned
@@ -127,7 +126,7 @@ def test_a_thread_whose_fold_fails_is_quarantined_and_others_go_on(monkeypatch: 
     assert batch.kept[other].quarantined is None
     # What was shown before is still written: the thread as of its first record.
     assert [row[:2] for row in batch.rows.new_threads] == [KEY, other]
-    assert batch.rows.new_threads[0][threads.COLUMNS.index("seq")] == 1
+    assert batch.rows.new_threads[0][THREADS.columns.index("seq")] == 1
     assert batch.dead[0][1:3] == ("the fold failed: KeyError", "fold_failed")
 
 
@@ -170,14 +169,14 @@ def test_rows_go_out_in_the_order_of_their_columns() -> None:
             batch.take(incoming, decode_incoming(incoming))
         known |= batch.kept
         rows = batch.rows
-        for table in KEYS:
+        for name, table in MERGED.items():
             for what, columns, made, written in (
-                ("new", ALL[table], rows.new[table], rows.new_rows(table)),
-                ("changed", CHANGING[table], rows.changed[table], rows.changed_rows(table)),
+                ("new", table.columns, rows.new[name], rows.new_rows(name)),
+                ("changed", table.changed_columns, rows.changed[name], rows.changed_rows(name)),
             ):
-                counts[table, what] += len(written)
+                counts[name, what] += len(written)
                 for row, (key, given) in zip(written, made.items(), strict=True):
-                    named = dict(zip((*KEYS[table], *columns), row, strict=True))
+                    named = dict(zip(columns, row, strict=True))
                     assert row[: len(key)] == key
                     assert {name: named[name] for name in given} == given
-    assert len([count for count in counts.values() if count > 0]) == 2 * len(KEYS), counts
+    assert len([count for count in counts.values() if count > 0]) == 2 * len(MERGED), counts
