@@ -39,7 +39,7 @@ from services.projector.projections.batch import Batch, Kept
 from services.projector.settings import ProjectorSettings, RollupsSettings
 from services.projector.windows.postgres import PostgresWindowStore
 from services.projector.windows.windows import WindowStore
-from services.runtime import transcripts
+from services.runtime import transcript_store
 from services.runtime.transcript_store import PostgresTranscripts, TranscriptStore
 from tests.support.memory.relay import MemoryRelayStore
 from tests.support.memory.views import MemoryViews
@@ -160,7 +160,7 @@ class InPostgres:
         self.relay: RelayStore = PostgresRelayStore(self.dsn, ProjectorSettings())
         self.windows: WindowStore = PostgresWindowStore(self.dsn, RollupsSettings())
         self.states: States = PostgresStates(self.pool)
-        self.transcripts: TranscriptStore = PostgresTranscripts(self.pool, _sql_beside(transcripts.__file__))
+        self.transcripts: TranscriptStore = PostgresTranscripts(self.pool, _sql_beside(transcript_store.__file__))
         sql = statements()
         self.forks: ForkRows = PostgresForkRows(database, sql)
         self.commands: CommandViews = ingest_views.CommandViews(database, sql, poll_seconds=0.02)
