@@ -1,0 +1,1 @@
+"""What the records of every topic mean: events, the fold that judges them, and the formats that all services share."""

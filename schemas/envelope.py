@@ -12,11 +12,12 @@ Headers = tuple[tuple[str, bytes], ...]
 SPECVERSION = b"1.0"
 CONTENT_TYPE = b"application/json"
 ACTORS = frozenset({"user", "service", "policy", "import"})
+"""Who may have appended a record: the first part of `actor`."""
 HEADERS_BYTES_MAX = 8_192
-"""Of all values together. They go into states and rows."""
+"""Limit on all header values together. They go into states and rows."""
 
 SECONDS_CACHED = 64
-"""Events of one decision, or of a turn, come within few seconds."""
+"""Seconds whose text is remembered: the events of one decision, or of a turn, come within few."""
 
 _SPECVERSION_HEADER = ("ce_specversion", SPECVERSION)
 _CONTENT_TYPE_HEADER = ("content-type", CONTENT_TYPE)
@@ -31,11 +32,15 @@ ATTRIBUTES = (
 
 
 class Envelope(NamedTuple):
+    """The attributes of one record."""
+
     id: EventId
     type: str
+    """CloudEvents type, such as `dev.threadlog.turn.ended.v1`."""
     source: str
     """Service and instance, such as `runtime/host-1`."""
     time_ms: int
+    """When the producer wrote it, in milliseconds since 1970. Informative: no rule of the fold compares two clocks."""
     actor: str
     """`user:…`, `service:…`, `policy:…` or `import:…`."""
     data_hash: DataHash
@@ -43,10 +48,11 @@ class Envelope(NamedTuple):
     cause: str | None = None
     """Id of the event that led to this one."""
     traceparent: str | None = None
+    """W3C trace context of the work that led to it."""
 
 
 def format_time(time_ms: int) -> str:
-    """RFC 3339, UTC, milliseconds."""
+    """Return the time as RFC 3339 writes it, in UTC with milliseconds."""
     second, millisecond = divmod(time_ms, 1_000)
     return f"{_format_second(second)}.{millisecond:03}Z"
 
@@ -57,7 +63,9 @@ def _format_second(second: int) -> str:
 
 
 def parse_time(text: str) -> int:
-    """Milliseconds since 1970. Raises ValueError for what is not RFC 3339 with a zone, in UTC's years 1 to 9999."""
+    """Return milliseconds since 1970. Raises ValueError for what is not RFC 3339 with a zone, in UTC's years 1
+    to 9999.
+    """
     moment = datetime.fromisoformat(text)
     if moment.tzinfo is None:
         raise ValueError("a time needs a zone")
@@ -68,6 +76,7 @@ def parse_time(text: str) -> int:
 
 
 def to_headers(envelope: Envelope) -> Headers:
+    """Return the headers in a fixed order, so that the same event always has the same bytes."""
     event_id, kind, source, time_ms, actor, data_hash, cause, traceparent = envelope
     headers: Headers = (
         _SPECVERSION_HEADER,
@@ -87,7 +96,9 @@ def to_headers(envelope: Envelope) -> Headers:
 
 
 def read_id(headers: dict[str, bytes]) -> EventId:
-    """Raise HeaderError where the record has no readable id: such a record has no seq in any thread."""
+    """Return the event id. Raises HeaderError where there is no readable one: such a record has no seq in any
+    thread.
+    """
     raw = headers.get("ce_id")
     if raw is None:
         raise HeaderError("the header ce_id is missing", "missing_header")
@@ -98,7 +109,7 @@ def read_id(headers: dict[str, bytes]) -> EventId:
 
 
 def from_headers(event_id: EventId, headers: dict[str, bytes]) -> Envelope:
-    """Raise HeaderError, naming the attribute, when one is missing or malformed."""
+    """Return the attributes. Raises HeaderError, which names the attribute, when one is missing or malformed."""
     if headers.get("ce_specversion") != SPECVERSION:
         fault: Fault = "bad_header" if "ce_specversion" in headers else "missing_header"
         raise HeaderError(f"ce_specversion is {headers.get('ce_specversion')!r}, this reader knows 1.0", fault)

@@ -23,18 +23,24 @@ Hash = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Id = Annotated[str, Field(min_length=1, max_length=200)]
 
 EffectClass = Literal["pure", "idempotent", "reconcilable", "unsafe"]
+"""What running a call twice may do; `schemas.tools.ToolSpec.effect` explains the classes."""
 InputMode = Literal["queue", "steer", "interrupt", "reject"]
+"""How an input meets an open turn: it waits for the next turn, is taken by the next step, cancels the turn, or is
+refused.
+"""
 TurnOutcome = Literal["completed", "aborted", "failed", "interrupted"]
+"""How a turn ended. `aborted` was cancelled, `interrupted` was closed by a recovery or by the end of an import."""
 CallOutcome = Literal["succeeded", "failed", "timed_out", "cancelled"]
 CancelReason = Literal["user", "limit", "recovery", "parent"]
+"""Why a turn is cancelled: by a person, a limit, a recovery, or the parent thread."""
 TaskStatus = Literal["pending", "running", "succeeded", "failed", "cancelled"]
 
 CONTEXT_TOO_LONG = "context_too_long"
-"""The kind of a failure: the model does not take as much as it was asked with."""
+"""Kind of a failure: the model was asked with more than it takes."""
 
 POOLS_WITHOUT_EXECUTOR = frozenset({"client", "thread", "import"})
-"""Pools in which dispatching is the claim: the customer's backend, what the runtime does itself (child threads, plans),
-and what an imported session ran.
+"""Pools in which the dispatch is the claim: tools of the customer's backend, tools of the runtime itself (child
+threads, plans), and what an imported session ran.
 """
 
 
@@ -50,9 +56,11 @@ class ArtifactItem(Frozen):
     type: Literal["artifact"] = "artifact"
     sha256: Hash
     size: Count
+    """In bytes."""
     media_type: str
     name: str | None = None
     summary: str | None = None
+    """What a model is told where it cannot read the artifact itself."""
 
 
 ContentItem = Annotated[TextItem | ArtifactItem, Field(discriminator="type")]
@@ -69,6 +77,7 @@ class AnswerReasoning(Frozen):
     type: Literal["reasoning"] = "reasoning"
     text: str
     provider: dict[str, JsonValue] | None = None
+    """What the provider wants back unchanged with this item, such as its signature."""
 
 
 AnswerItem = Annotated[AnswerText | AnswerReasoning, Field(discriminator="type")]
@@ -76,12 +85,16 @@ AnswerItem = Annotated[AnswerText | AnswerReasoning, Field(discriminator="type")
 
 class ProposedCall(Frozen):
     index: Count
+    """Place among the answer's calls, from 0."""
     tool: str
     args: dict[str, JsonValue]
+    """Arguments as the model gave them."""
     call_hash: Hash
+    """sha256 over tool and arguments: what an approval is bound to."""
     provider_id: str | None = None
+    """The provider's own id of the call."""
     malformed: str | None = None
-    """The arguments as the model wrote them, where they are no JSON object; `args` is then empty."""
+    """The arguments as the model wrote them, where they are not a JSON object; `args` is then empty."""
 
 
 class Usage(Frozen):
@@ -90,20 +103,27 @@ class Usage(Frozen):
     input_tokens: Count = 0
     output_tokens: Count = 0
     cached_tokens: Count = 0
+    """Part of the input tokens that came from the provider's cache."""
     reasoning_tokens: Count = 0
+    """Part of the output tokens that nobody sees."""
 
 
 class Failure(Frozen):
     kind: str
+    """Class of the failure, such as `provider` or `context_too_long`."""
     message: str
+    """What happened, in words."""
 
 
 class Context(Frozen):
     """What the model was shown, so that it can be found again."""
 
     confirmed_seq: Count
+    """Seq of the last record that the owner had read back when it asked."""
     items: Count
+    """Number of items that the model was shown."""
     hash: Hash
+    """sha256 over the items' digests, in order."""
 
 
 class Confirmed(Frozen):
@@ -111,17 +131,20 @@ class Confirmed(Frozen):
 
     seq: Count
     chain: Hash
+    """Hash chain up to that record."""
 
 
 class Lineage(Frozen):
     kind: Literal["fork", "child"]
     parent: Id
     seq: Count
+    """Seq of the parent's record at which the thread begins."""
     chain: Hash
+    """The parent's hash chain there: proof of which history was meant."""
     call: Call | None = None
     """The parent's call whose result a child thread is."""
     plan_version: Positive | None = None
-    """With `task`: the version of the parent's plan that began the child."""
+    """The version of the parent's plan that began the child; given with `task`."""
     task: Id | None = None
     """The task of the parent's plan that a child thread works on."""
     depth: Count = 0
@@ -135,7 +158,7 @@ class RequestedCall(Frozen):
     args: dict[str, JsonValue]
     call_hash: Hash
     by: Id
-    """Who asks for it, which approves it."""
+    """Who asks for the call, which approves it."""
 
 
 class Edited(Frozen):
@@ -152,16 +175,23 @@ class Artifact(Frozen):
 
 class FileChange(Frozen):
     path: str
+    """Path below the workspace."""
     before: Hash | None = None
+    """sha256 of the content before, as an artifact; null where the file was not there."""
     after: Hash | None = None
+    """sha256 of the content after, as an artifact; null where the file is gone."""
     mode: Count | None = None
+    """Permission bits of the file after the change."""
 
 
 class Task(Frozen):
     id: Id
+    """Name of the task, the same in every version that keeps it."""
     title: str
     depends_on: tuple[Id, ...] = ()
+    """Tasks that have to succeed first."""
     instructions: str | None = None
+    """What the task's thread is told."""
 
 
 # Events
@@ -179,13 +209,16 @@ class ThreadCreated(Event):
     title: str | None = None
     labels: dict[str, str] = {}
     lineage: Lineage | None = None
+    """Where a fork or a child thread comes from."""
     importing: bool = False
+    """Whether an import fills the thread first."""
 
 
 class ThreadImportStarted(Event):
     kind = "thread.import_started"
     identity = ("source",)
     source: str
+    """Name of the session that is imported."""
     report: dict[str, JsonValue] = {}
 
 
@@ -194,11 +227,13 @@ class ThreadImportEnded(Event):
     identity = ("source",)
     source: str
     report: dict[str, JsonValue] = {}
+    """What was read, counted, and left out."""
 
 
 class ThreadConfigured(Event):
     kind = "thread.configured"
     patch: dict[str, JsonValue]
+    """Merge patch (RFC 7396) of the configuration."""
 
 
 class ThreadDescribed(Event):
@@ -239,8 +274,9 @@ class InputSubmitted(Event):
     items: tuple[ContentItem, ...]
     mode: InputMode = "queue"
     expected_turn: Positive | None = None
+    """The turn that has to be open, with mode `steer`."""
     call: RequestedCall | None = None
-    """The turn that takes this input runs this call, and asks no model. It takes no other input."""
+    """The turn that takes this input runs this call and asks no model. It takes no other input."""
 
 
 class InputWithdrawn(Event):
@@ -254,11 +290,13 @@ class TurnStarted(Event):
     identity = ("turn",)
     turn: Positive
     inputs: tuple[Id, ...]
+    """The waiting inputs that the turn takes, in order."""
     config: Count
     """Seq of the record that set the configuration in force."""
     base: Count
-    """Seq of the last compaction, rewind or import; 0 where there was none."""
+    """Seq of the last compaction, rewind or import; 0 without one."""
     agent_version: str
+    """The operator's version of prompts and tools."""
 
 
 class TurnCancelRequested(Event):
@@ -276,7 +314,9 @@ class TurnRecovered(Event):
     identity = ("turn", "owner")
     turn: Positive
     owner: str
+    """The runtime that took the thread over."""
     found: str
+    """What was under way."""
 
 
 class TurnEnded(Event):
@@ -284,9 +324,12 @@ class TurnEnded(Event):
     identity = ("turn",)
     turn: Positive
     follows: Hash
+    """Data hash of the last answer of the turn, or of its start."""
     outcome: TurnOutcome
     reason: str | None = None
+    """Why the turn ended so, where the outcome leaves a question."""
     unknown_calls: tuple[Call, ...] = ()
+    """Calls of the turn whose outcome is unknown at its end."""
     confirmed: Confirmed
 
 
@@ -296,12 +339,17 @@ class StepStarted(Event):
     turn: Positive
     step: Positive
     attempt: Positive
+    """Number of the model call for this step, from 1."""
     follows: Hash
+    """Data hash of the answer before, or of the turn's start."""
     inputs: tuple[Id, ...] = ()
+    """Steering inputs that the step takes."""
     context: Context
     model: str
     tools_hash: Hash
+    """Hash over the tools that the model was offered."""
     owner: str
+    """The runtime that asks."""
 
 
 class StepFinished(Event):
@@ -311,11 +359,14 @@ class StepFinished(Event):
     step: Positive
     attempt: Positive
     started: Hash
+    """Data hash of the start that it answers."""
     items: tuple[AnswerItem, ...]
     calls: tuple[ProposedCall, ...] = ()
     stop_reason: str
+    """Why the model stopped: `stop`, `tool_call`, `length`, `content_filter`, or the provider's own word."""
     usage: Usage = Usage()
     response_id: str | None = None
+    """The provider's id of the response."""
 
 
 class StepFailed(Event):
@@ -325,10 +376,14 @@ class StepFailed(Event):
     step: Positive
     attempt: Positive
     started: Hash
+    """Data hash of the start that failed."""
     error: Failure
     retriable: bool
+    """Whether asking again can help."""
     retry_at_ms: Milliseconds | None = None
+    """Earliest time of the next attempt."""
     handed_over: bool = False
+    """Whether the owner gave the step up on purpose."""
 
 
 class ToolCallApprovalRequested(Event):
@@ -337,8 +392,10 @@ class ToolCallApprovalRequested(Event):
     call: Call
     call_hash: Hash
     reason: str
+    """Why a person has to approve."""
     options: tuple[str, ...] = ("approve", "deny")
     expires_at_ms: Milliseconds | None = None
+    """When the question expires; null: never."""
 
 
 class ToolCallApproved(Event):
@@ -348,9 +405,11 @@ class ToolCallApproved(Event):
     call_hash: Hash
     by: str
     scope: Literal["call", "turn", "thread"] = "call"
+    """Whether the approval also holds for later calls of the turn or thread."""
     tool: str | None = None
     """With scope `turn` or `thread`: approve every later call of this tool, not only those with the same hash."""
     edited: Edited | None = None
+    """Arguments that the approver put in the place of the model's."""
 
 
 class ToolCallDenied(Event):
@@ -377,6 +436,7 @@ class ToolCallDispatched(Event):
     call_hash: Hash
     tool: str
     pool: str
+    """Executors that may claim the call."""
     args: dict[str, JsonValue]
     effect: EffectClass
     last: bool
@@ -397,6 +457,7 @@ class ToolCallStarted(Event):
     executor: str
     """Instance and incarnation: a restarted executor is another one."""
     lease_seconds: Positive
+    """Without a sign of life for so long, the claim may be judged lost."""
 
 
 class ToolCallFinished(Event):
@@ -405,11 +466,13 @@ class ToolCallFinished(Event):
     call: Call
     attempt: Positive
     claim: Id
+    """Event id of the claim that it ends."""
     outcome: Literal["succeeded", "failed", "timed_out", "cancelled", "not_started"]
     result: JsonValue = None
     changes: tuple[FileChange, ...] = ()
     artifacts: tuple[Artifact, ...] = ()
     milliseconds: Count = 0
+    """How long the tool ran."""
 
 
 class ToolCallLost(Event):
@@ -418,7 +481,9 @@ class ToolCallLost(Event):
     call: Call
     attempt: Positive
     claim: Id | None = None
+    """Event id of the claim that is lost; null where nobody claimed the call."""
     evidence: str
+    """What the judgement rests on, in words."""
 
 
 class ToolCallResolved(Event):
@@ -426,18 +491,20 @@ class ToolCallResolved(Event):
     identity = ("call", "attempt")
     call: Call
     attempt: Count
-    """The last one; 0 for a call that was imported unfinished."""
+    """The last attempt; 0 for a call that was imported unfinished."""
     decision: Literal["succeeded", "failed", "again", "abandoned"]
     result: JsonValue = None
     note: str | None = None
+    """How it is known."""
 
 
 class ContextCompactionRequested(Event):
     kind = "context.compaction_requested"
     identity = ("base", "turn")
     base: Count = 0
+    """Base of the context that was measured."""
     turn: Count = 0
-    """The last turn as of then, where a runtime asks."""
+    """The last turn at that time, where a runtime asks; 0 where a person does."""
 
 
 class ContextCompacted(Event):
@@ -445,6 +512,7 @@ class ContextCompacted(Event):
     identity = ("base",)
     base: Count
     through_seq: Count
+    """The summary replaces the items up to here."""
     summary: str
     usage: Usage = Usage()
 
@@ -466,7 +534,7 @@ class PlanProposed(Event):
     plan_version: Positive
     tasks: tuple[Task, ...]
     call: Call | None = None
-    """The call that proposed it, and whose result tells what became of it."""
+    """The call that proposed it and whose result reports what became of it."""
 
 
 class PlanApproved(Event):
@@ -482,6 +550,7 @@ class PlanRejected(Event):
     plan_version: Positive
     by: str
     reason: str
+    """Why, in words for the model."""
 
 
 class TaskUpdated(Event):
@@ -491,6 +560,7 @@ class TaskUpdated(Event):
     task: Id
     status: TaskStatus
     child: Id | None = None
+    """The thread that works on the task."""
     result: JsonValue = None
 
 
@@ -501,6 +571,7 @@ class ArtifactRecorded(Event):
     size: Count
     media_type: str
     name: str | None = None
+    """File name that a person sees."""
 
 
 class SkillLoaded(Event):
@@ -550,15 +621,17 @@ EVENTS: tuple[type[Event], ...] = (
     ArtifactRecorded,
     SkillLoaded,
 )
+"""Every event, in the order of a thread's life."""
 
 BY_KIND: dict[str, type[Event]] = {event.kind: event for event in EVENTS}
 
 
 @cache
 def cloudevents_type(event: type[Event]) -> str:
+    """Return the CloudEvents type of the newest version, such as `dev.threadlog.turn.ended.v1`."""
     return f"{TYPE_PREFIX}{event.kind}.v{event.version}"
 
 
 def service_event_id(key: ThreadKey, event: Event) -> EventId:
-    """The id of an event that a service appends: the same for whoever means the same."""
+    """Return the id of an event that a service appends: whoever means the same event gets the same id."""
     return derive_service_event(key, event.kind, *[getattr(event, name) for name in event.identity])

@@ -22,50 +22,58 @@ MOVES: Mapping[TaskStatus, frozenset[TaskStatus]] = {
     "failed": frozenset(),
     "cancelled": frozenset(),
 }
+"""Status of a task → statuses that it may move to. Statuses without moves are final."""
 
 
 PROPOSALS_REMEMBERED = 8
-"""Of calls: no more than one at a time waits for what becomes of its version."""
+"""Calls whose version is remembered: no more than one call at a time waits for what becomes of its version."""
 
 
 @dataclass(frozen=True)
 class TaskState:
+    """A task and how far it is."""
+
     task: Task
     status: TaskStatus = "pending"
     child: str | None = None
+    """The thread that works on it."""
     result: JsonValue = None
-    """As the last update of the task told it."""
+    """What the last update of the task reported."""
     begun_in: int | None = None
     """The version in which it began to run: its child was told that one."""
     moved_ms: int = 0
-    """When its status changed last, or a version left it out while it ran."""
+    """When its status changed last, or a version left it out while it ran. Milliseconds since 1970."""
     left_out: bool = False
-    """Runs, though the version in force does not name it: it is being stopped, and nothing waits for it."""
+    """It runs although the version in force does not name it: it is being stopped, and nothing waits for it."""
 
 
 @dataclass(frozen=True)
 class PlanState:
+    """The plan of a thread: the version in force, and the one that waits."""
+
     last_version: int = 0
+    """Number of the last version that was proposed; 0 before the first."""
     waiting: int | None = None
     """The version that waits for an answer."""
     proposed: tuple[Task, ...] = ()
-    """Its tasks."""
+    """Tasks of the version that waits."""
     in_force: int | None = None
+    """The version in force."""
     tasks: Mapping[str, TaskState] = field(default_factory=dict)
-    """Of the version in force, and those that it left out."""
+    """Tasks of the version in force, and those that it left out while they ran."""
     last_answer: Literal["approved", "rejected"] | None = None
     call: str | None = None
     """The call that proposed the last version, where one did."""
     rejection: str | None = None
     """Why the last version was rejected."""
     proposals: Mapping[str, int] = field(default_factory=dict)
-    """The versions that calls proposed, by call, of the last few calls: one call has proposed no more than one."""
+    """Call → version that it proposed, for the last few calls. A call proposes one version only."""
     recorded: bool = False
-    """The version in force was brought in with a recorded session."""
+    """The version in force came with an imported session: nobody works on it."""
 
 
 def graph_problem(tasks: Sequence[Task]) -> str | None:
-    """Why the tasks are no plan: an id twice, an unknown dependency, a cycle. None where they are one."""
+    """Return why the tasks are not a plan (an id twice, an unknown dependency, a cycle), or None."""
     waits_for: dict[str, tuple[str, ...]] = {}
     for task in tasks:
         if task.id in waits_for:
@@ -83,7 +91,7 @@ def graph_problem(tasks: Sequence[Task]) -> str | None:
 
 
 def ready_tasks(plan: PlanState) -> tuple[Task, ...]:
-    """Pending tasks of the version in force whose dependencies have all succeeded."""
+    """Return the pending tasks of the version in force whose dependencies have all succeeded."""
     return tuple(
         state.task
         for state in plan.tasks.values()
@@ -92,18 +100,19 @@ def ready_tasks(plan: PlanState) -> tuple[Task, ...]:
 
 
 def is_busy(plan: PlanState) -> bool:
-    """Whether the runtime has something to do or to wait for in the version in force. A pending task is begun, waits
-    for another one, or has to be cancelled because that one came to nothing.
+    """Return whether the runtime has something to do or to wait for in the version in force: a pending task is begun,
+    waits for another one, or has to be cancelled because that one did not succeed.
     """
     return not plan.recorded and any(MOVES[state.status] for state in plan.tasks.values())
 
 
 def proposer(plan: PlanState, version: int | None) -> str | None:
-    """The call that proposed the version, where one did."""
+    """Return the call that proposed the version, or None where a person did."""
     return next((call for call, proposed in plan.proposals.items() if proposed == version), None)
 
 
 def propose(plan: PlanState, version: int, tasks: tuple[Task, ...], call: str | None = None) -> PlanState:
+    """Return the plan with a version that waits, in the place of one that waited before."""
     proposals = plan.proposals
     if call is not None:
         proposals = dict([*proposals.items(), (call, version)][-PROPOSALS_REMEMBERED:])
@@ -143,7 +152,9 @@ def approve(plan: PlanState, at_ms: int = 0) -> PlanState:
 
 
 def set_aside(plan: PlanState) -> PlanState:
-    """The import of a session has ended: what it had planned is not for anybody to go on with by itself."""
+    """Return the plan after the import of a session: what was planned there is shown, and nobody continues it by
+    itself.
+    """
     if plan.waiting is not None:
         plan = reject(plan, "the recorded session had no answer")
     return replace(plan, recorded=True) if plan.in_force is not None else plan
@@ -158,7 +169,7 @@ def update_task(
     version: int | None = None,
     at_ms: int = 0,
 ) -> PlanState | str:
-    """The new plan, or why the task cannot move so."""
+    """Return the new plan, or why the task cannot move so."""
     state = plan.tasks.get(task)
     if state is None:
         return f"no task {task!r} in the plan"
@@ -173,13 +184,13 @@ def update_task(
 
 
 def waits_for(plan: PlanState, task: str) -> tuple[str, ...]:
-    """What has to succeed before the task begins."""
+    """Return the tasks that have to succeed before this one begins."""
     state = plan.tasks.get(task)
     return () if state is None else tuple(needed for needed in state.task.depends_on if not _succeeded(plan, needed))
 
 
 def is_of_child(plan: PlanState, task: str, child: str | None) -> bool:
-    """Whether this thread works on the task, whichever version began it."""
+    """Return whether this thread works on the task, whichever version began it."""
     state = plan.tasks.get(task)
     return child is not None and state is not None and state.child == child
 

@@ -45,30 +45,36 @@ ItemKind = Literal["message", "reasoning", "tool_call", "tool_result", "resoluti
 
 
 class Item(NamedTuple):
+    """One piece of the conversation."""
+
     seq: int
+    """Seq of the record that brought it."""
     part: int
     """Number within the record, from 0."""
     kind: ItemKind
     turn: int | None
-    """None for a message that waits. Of a summary: the last turn that it may speak of."""
+    """None for a message that waits. For a summary: the last turn that it may mention."""
     step: int | None
     place: int | None
     """Where the item stands in the context: the seq of the record that put it there. None for one that waits, and for
     what came of a call after its turn was rewound.
     """
     content: dict[str, JsonValue]
-    """As the model port takes it, `kind` included."""
+    """Content in the form that the model port takes, `kind` included."""
     digest: str
     """sha256 over what the item is: the hash of its record's bytes, and its number."""
     input: str | None = None
+    """Id of the input, for a user's message."""
     call: str | None = None
-    """Of an inherited one, with the id of its thread before it: unique in the whole context."""
+    """Name of the call. An inherited one begins with the id of its thread, so that it is unique in the whole
+    context.
+    """
     thread: str | None = None
-    """Of an inherited item: whose it is. Its seq, turn and place are of that thread."""
+    """The thread of an inherited item; None for an own one. Seq, turn and place are of that thread."""
 
 
 class Forked(NamedTuple):
-    """Before the items of its own stand those of its parent, as of then."""
+    """The parent's items at that seq stand before the thread's own."""
 
     lineage: Lineage
 
@@ -78,7 +84,7 @@ class ItemAdded(NamedTuple):
 
 
 class InputTaken(NamedTuple):
-    """The message of this input has its place now."""
+    """The message of this input gets its place."""
 
     input: str
     turn: int
@@ -87,15 +93,15 @@ class InputTaken(NamedTuple):
 
 
 class InputDropped(NamedTuple):
-    """Withdrawn or discarded: the message stays in history and never reaches a model."""
+    """The input was withdrawn or discarded: its message stays in history and never reaches a model."""
 
     input: str
     reason: str
 
 
 class Rewound(NamedTuple):
-    """Items of turns after `to_turn` leave the context, summaries that may speak of them too. What such a summary stood
-    for comes back.
+    """Items of turns after `to_turn` leave the context, with summaries that may mention them. What such a summary stood
+    for returns.
     """
 
     to_turn: int
@@ -103,7 +109,7 @@ class Rewound(NamedTuple):
 
 
 class Compacted(NamedTuple):
-    """Items with a place up to `through_seq` leave the context, and results of calls that do; the summary, added by the
+    """Items with a place up to `through_seq` leave the context, and results of calls that do. The summary, added by the
     same record, leads it.
     """
 
@@ -112,7 +118,7 @@ class Compacted(NamedTuple):
 
 
 class CallEdited(NamedTuple):
-    """An approver's arguments take the place of the model's."""
+    """An approver's arguments replace the model's."""
 
     call: str
     args: dict[str, JsonValue]
@@ -122,7 +128,7 @@ Change: TypeAlias = Forked | ItemAdded | InputTaken | InputDropped | Rewound | C
 
 
 def transcript_changes(before: ThreadState, after: ThreadState, record: Record, verdict: Verdict) -> tuple[Change, ...]:
-    """What the record changes in the transcript, in order. Nothing for a record without effect."""
+    """Return what the record changes in the transcript, in order. A record without effect changes nothing."""
     if verdict.effect != "applied":
         return ()
     changes = _own_changes(after, record)

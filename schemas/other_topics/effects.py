@@ -19,7 +19,7 @@ from schemas.thread import Effect
 
 EFFECT_TYPE: Final = f"{TYPE_PREFIX}effect.v1"
 NAME_CHARACTERS_MAX: Final = 200
-"""Of a reason, a tool, a model: longer ones are cut."""
+"""Limit on a reason, a tool or a model; longer ones are cut."""
 
 Name = Annotated[str, Field(max_length=NAME_CHARACTERS_MAX)]
 
@@ -33,52 +33,56 @@ class Facts(Frozen):
     inputs: Count | None = Field(None, description="1 for an input that was accepted.")
     outcome: Name | None = Field(
         None,
-        description="How a turn ended, in the record that ends it: completed, aborted, failed or interrupted. How a "
-        "call was settled, in the record about it that does: succeeded, failed, timed_out, cancelled, denied, expired, "
+        description="How the turn ended, in the record that ends it: completed, aborted, failed or interrupted. How "
+        "the"
+        "call was settled, in the record that settles it: succeeded, failed, timed_out, cancelled, denied, expired, "
         "not_started or abandoned.",
     )
     reason: Name | None = Field(None, description="Why the turn ended so, where its end says so.")
     decision: Name | None = Field(
         None,
-        description="What was decided of a call: approved, edited, denied or expired; of an unknown one succeeded, "
-        "failed, again or abandoned.",
+        description="What was decided about a call: approved, edited, denied or expired; about an unknown call: "
+        "succeeded, failed, again or abandoned.",
     )
-    error_kind: Name | None = Field(None, description="Of a model call that failed.")
+    error_kind: Name | None = Field(None, description="Kind of the failure, where a model call failed.")
     tool: Name | None = Field(None, description="Name of the call's tool.")
     model: Name | None = Field(
-        None, description="Of the step that started, or of the configuration that the tokens are of."
+        None, description="Model of the step that started, or of the configuration that the tokens belong to."
     )
     turn_ms: Count | None = Field(
         None,
-        description="Of a record that ends a turn: from its start to its end. With records of two clocks at least 0.",
+        description="Time from the turn's start to its end, in the record that ends it. Never negative, even if the "
+        "records come from two clocks.",
     )
     waited_ms: Count | None = Field(
         None,
         description="The part of turn_ms in which nothing could go on without a person, or only child threads worked.",
     )
-    step_ms: Count | None = Field(
-        None, description="Of a finished step: from the start of its latest attempt to the answer."
-    )
+    step_ms: Count | None = Field(None, description="Time from the start of the step's latest attempt to its answer.")
     tool_ms: Count | None = Field(
-        None, description="Of a finished call: how long the tool ran, as its executor measured."
+        None, description="How long the tool of a finished call ran, as its executor measured it."
     )
     input_tokens: Count | None = Field(
         None,
-        description="Of a response, as its provider counted them, also of one that lost its race: it was paid for.",
+        description="Input tokens of a response, as its provider counted them. A response that lost its race "
+        "counts, too:"
+        "it was paid for.",
     )
-    output_tokens: Count | None = Field(None, description="The same.")
+    output_tokens: Count | None = Field(None, description="Output tokens, counted in the same way.")
     cached_tokens: Count | None = Field(
         None, description="The part of input_tokens that came from the provider's cache."
     )
     reasoning_tokens: Count | None = Field(None, description="The part of output_tokens that nobody sees.")
     waiting: int | None = Field(
         None,
-        description="By how many more, or fewer, of the thread's calls wait for a person's approval after the record. "
-        "The sum over a thread is how many wait.",
+        description="Change in the number of the thread's calls that wait for a person's approval. The sum over a "
+        "thread"
+        "is how many wait.",
     )
     unknown: int | None = Field(
         None,
-        description="The same of calls of which is not known whether they ran. The sum is how many there are.",
+        description="Change in the number of the thread's calls whose outcome is unknown. The sum is how many there "
+        "are.",
     )
 
 
@@ -91,19 +95,21 @@ class ThreadEffect(Frozen):
     thread: str
     seq: Positive = Field(description="Number of the source record within its thread, from 1 without gaps.")
     type: str = Field(
-        description="Of the event, such as tool_call.finished; the whole CloudEvents type of an unknown one."
+        description="Kind of the event, such as tool_call.finished; the whole CloudEvents type if it is unknown."
     )
     effect: Effect = Field(description="applied, duplicate, superseded, rejected or ignored.")
-    reason: str | None = Field(None, description="Why it is not applied.")
-    partition: Count = Field(description="Of the source record. With offset what to dedupe by.")
-    offset: Count = Field(description="Of the source record in its partition. They ascend, with gaps.")
+    reason: str | None = Field(None, description="Why the record had no effect.")
+    partition: Count = Field(
+        description="Partition of the source record. Partition and offset identify an effect: deduplicate by them."
+    )
+    offset: Count = Field(description="Offset of the source record. Offsets ascend, with gaps.")
     id: str = Field(description="Event id of the source record.")
-    time_ms: int = Field(description="Event time: what the source record says, in milliseconds since 1970.")
+    time_ms: int = Field(description="Event time, as the source record states it, in milliseconds since 1970.")
     facts: Facts | None = Field(None, description="What can be counted of it.")
 
 
 class EffectRow(NamedTuple):
-    """What the effect of a record is made of: some columns of `events`."""
+    """The columns of `events` from which an effect is made."""
 
     tenant: str
     thread: str
@@ -116,19 +122,20 @@ class EffectRow(NamedTuple):
     effect: str
     reason: str | None
     facts: bytes | None
-    """JSON, as it was made or as the database gives it back."""
+    """JSON as it was made, or as the database gives it back."""
 
 
 class EncodedEffect(NamedTuple):
+    """An effect as a record to append."""
+
     key: bytes
     value: bytes
     headers: Headers
 
 
 def encode_effect(row: EffectRow) -> EncodedEffect:
-    """The same bytes for the same source record, whoever publishes it again.
-
-    The value's keys are sorted. Source and id of the CloudEvent tell copies of one effect: the id is its position.
+    """Return the record for a row: the same bytes for the same source record, whoever publishes it again. The keys of
+    the value are sorted. The CloudEvent's id is the source's position, so consumers recognise copies by source and id.
     """
     tenant, thread, seq, partition, offset, event_id, kind, time_ms, effect, reason, facts = row
     said: dict[str, object] = {"effect": effect}
@@ -155,7 +162,7 @@ def encode_effect(row: EffectRow) -> EncodedEffect:
 
 
 def decode_effect(value: bytes | None) -> ThreadEffect | None:
-    """None for what is not one of ours."""
+    """Return the effect, or None for a value that is not one. A consumer skips such a record."""
     if value is None:
         return None
     try:

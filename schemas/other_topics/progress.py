@@ -25,7 +25,9 @@ class Delta(Frozen):
     step: Positive
     attempt: Positive
     text: str | None = None
+    """A piece of the answer's text."""
     reasoning: str | None = None
+    """A piece of the model's reasoning."""
 
 
 class ToolOutput(Frozen):
@@ -33,6 +35,7 @@ class ToolOutput(Frozen):
     call: Call
     attempt: Positive
     text: str
+    """What the tool wrote since the last record."""
 
 
 class Heartbeat(Frozen):
@@ -42,6 +45,7 @@ class Heartbeat(Frozen):
     call: Call
     attempt: Positive
     claim: Id
+    """Event id of the claim that is alive."""
 
 
 class Quarantine(Frozen):
@@ -52,8 +56,9 @@ class Quarantine(Frozen):
     kind: Literal["quarantine"] = "quarantine"
     reason: str
     by: str | None = None
-    """Service and instance."""
+    """Service and instance that set the thread aside."""
     since_ms: int | None = None
+    """Since when, in milliseconds since 1970."""
 
 
 Progress = Annotated[Delta | ToolOutput | Heartbeat | Quarantine, Field(discriminator="kind")]
@@ -65,12 +70,12 @@ _HEADERS: dict[str, Headers] = {
 
 
 def encode_progress(progress: Progress) -> tuple[bytes, Headers]:
-    """Value and headers."""
+    """Return value and headers."""
     return progress.model_dump_json(exclude_none=True).encode(), _HEADERS[progress.kind]
 
 
 def progress_kind(headers: Headers) -> str | None:
-    """None where the record does not say."""
+    """Return what the record is, or None where it does not say."""
     for name, value in headers:
         if name == KIND_HEADER:
             return value.decode("ascii", "replace")
@@ -78,7 +83,7 @@ def progress_kind(headers: Headers) -> str | None:
 
 
 def decode_progress(value: bytes | None) -> Progress | None:
-    """None for what is not one of ours: nothing depends on it."""
+    """Return the progress, or None for a value that is not one: nothing depends on it."""
     if value is None:
         return None
     try:

@@ -29,6 +29,8 @@ FAILED_CALLS: Final = frozenset({"failed", "timed_out"})
 
 
 class Counted(NamedTuple):
+    """One addition to a counter."""
+
     counter: str
     name: str
     """Empty for a counter without one."""
@@ -36,14 +38,16 @@ class Counted(NamedTuple):
 
 
 class Took(NamedTuple):
-    """One turn or call, for the sketch of that name."""
+    """The duration of one turn or call, for the sketch of that name."""
 
     times: str
     milliseconds: int
 
 
 def counted(effect: ThreadEffect) -> Iterator[Counted | Took]:
-    """What one effect adds, beside how many calls wait or are unknown."""
+    """Yield what one effect adds, apart from how many calls wait or are unknown: those are sums over a thread, not
+    events of a minute.
+    """
     facts = effect.facts
     if effect.effect == "applied" and effect.type == "tool_call.lost":
         yield Counted(FAILURES, "tool_call/lost", 1)
@@ -67,6 +71,7 @@ def counted(effect: ThreadEffect) -> Iterator[Counted | Took]:
 
 
 def is_counted(effect: ThreadEffect) -> bool:
+    """Return whether the effect changes any window. Most records do not, and are skipped undecoded further."""
     facts = effect.facts
     return (facts is not None and bool(facts.waiting or facts.unknown)) or next(counted(effect), None) is not None
 

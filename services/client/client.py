@@ -18,13 +18,16 @@ import httpx2
 import orjson
 from pydantic import JsonValue
 
+from services.chassis.backoff import backoff_seconds
 from services.chassis.clock import draw_id
 from services.client.sse import Cut, Fact, JsonObject, Live, SseParser, StreamError, StreamItem
 
 RETRIED_STATUSES: Final = frozenset({429, 502, 503, 504})
+"""HTTP statuses after which the same request may succeed."""
 MAY_BE_DONE: Final = frozenset({"log-unavailable", "stopping"})
 """Problems after which a command may have been stored all the same."""
 ANSWER_BYTES_SHOWN: Final = 500
+"""How much of an answer that is not ours an error message quotes."""
 CONNECTIONS: Final = httpx2.Limits(max_connections=None, max_keepalive_connections=100, keepalive_expiry=15.0)
 """Every stream keeps a connection, so their number has no bound. Idle ones are closed well before the service would."""
 
@@ -34,7 +37,7 @@ Resolution: TypeAlias = Literal["succeeded", "failed", "again", "abandoned"]
 
 
 class ClientError(Exception):
-    """Of this client: what the service refused, or that it cannot be reached."""
+    """Base of this client's errors: the service refused something, or cannot be reached."""
 
 
 class RefusedError(ClientError):
@@ -54,19 +57,26 @@ class UnreachableError(ClientError):
 
 @dataclass(frozen=True, slots=True)
 class ClientLimits:
+    """How long this client waits and tries. Seconds everywhere."""
+
     connect_seconds: float = 5.0
+    """For a connection to be made."""
     answer_seconds: float = 30.0
+    """For the server to answer, or to continue an answer."""
     silence_seconds: float = 45.0
-    """On a stream: three of the server's heartbeats."""
+    """For the next byte on a stream: three of the server's heartbeats."""
     backoff_seconds_min: float = 0.05
+    """Pause before the second try; it doubles with each one."""
     backoff_seconds_max: float = 2.0
     retry_after_seconds_max: float = 10.0
-    """A server that asks for more is asked again after this."""
+    """A server that asks for a longer pause is asked again after this one."""
     give_up_seconds: float = 60.0
     """How long a request is tried again, and `follow` tries to come back without receiving anything."""
 
 
 class Accepted(NamedTuple):
+    """The answer to a command: it is in the log."""
+
     thread: str
     body: JsonObject
     """`events`, `position`, and with `wait_applied` also `seq`, `effect`, `reason`."""
@@ -169,6 +179,7 @@ class ThreadlogClient:
         idempotency_key: str | None = None,
         wait_applied: bool = False,
     ) -> Accepted:
+        """Cancel an open turn. `discard` also drops steering inputs that no step took."""
         body: JsonObject = {}
         if note is not None:
             body["note"] = note
@@ -187,7 +198,7 @@ class ThreadlogClient:
     async def withdraw(
         self, thread: str, input_id: str, *, idempotency_key: str | None = None, wait_applied: bool = False
     ) -> Accepted:
-        """Take an input back. Whether it was still there to be taken back tells `wait_applied`, by the `effect`."""
+        """Take an input back. With `wait_applied` the answer's `effect` says whether it was still there."""
         path = f"/v1/threads/{quote(thread, safe='')}/inputs/{quote(input_id, safe='')}/withdraw"
         return await self.command(path, {}, idempotency_key, wait_applied=wait_applied)
 
@@ -199,7 +210,9 @@ class ThreadlogClient:
         idempotency_key: str | None = None,
         wait_applied: bool = False,
     ) -> Accepted:
-        """For good: the open turn is cancelled, what is queued is dropped, and nothing can be submitted any more."""
+        """Close the thread for good: the open turn is cancelled, the queue is dropped, and nothing can be submitted any
+        more.
+        """
         body: JsonObject = {} if reason is None else {"reason": reason}
         path = f"/v1/threads/{quote(thread, safe='')}/close"
         return await self.command(path, body, idempotency_key, wait_applied=wait_applied)
@@ -244,8 +257,8 @@ class ThreadlogClient:
         result: JsonValue = None,
         idempotency_key: str | None = None,
     ) -> Accepted:
-        """How a client tool's call ended that this client has run. The first result counts; for another one, this
-        raises RefusedError (409).
+        """Report how a client tool's call ended that this client has run. The first result counts; another one raises
+        RefusedError (409).
         """
         body: JsonObject = {"outcome": outcome, "result": result}
         return await self.command(f"{_call_path(thread, call)}/result", body, idempotency_key)
@@ -261,9 +274,9 @@ class ThreadlogClient:
         result: JsonValue = None,
         idempotency_key: str | None = None,
     ) -> Accepted:
-        """Settle a call of which is not known whether it ran, at the attempt that was shown as unknown: it `succeeded`
-        or `failed`, with that result; it may run `again`; or it is `abandoned`. `note` says how that is known. Raises
-        RefusedError (409) where it is not unknown.
+        """Settle a call whose outcome is unknown, at the attempt that was shown: it `succeeded` or `failed`, with that
+        result; it may run `again`; or it is `abandoned`. `note` says how that is known. Raises RefusedError (409) where
+        the call is not unknown.
         """
         body: JsonObject = {"attempt": attempt, "decision": decision, "note": note}
         if result is not None:
@@ -278,7 +291,7 @@ class ThreadlogClient:
         version: int | None = None,
         idempotency_key: str | None = None,
     ) -> Accepted:
-        """A version of the thread's plan: tasks with `id`, `title` and, where they have any, `depends_on` and
+        """Propose a version of the thread's plan: tasks with `id`, `title` and, where they have any, `depends_on` and
         `instructions`. Raises RefusedError (409) where `version` is given and is not the next.
         """
         body: JsonObject = {"tasks": list(tasks)}
@@ -311,7 +324,7 @@ class ThreadlogClient:
         wait_applied: bool = False,
         method: str = "POST",
     ) -> Accepted:
-        """Any other command of the API. Raises RefusedError, UnreachableError."""
+        """Send any other command of the API. Raises RefusedError, UnreachableError."""
         key = idempotency_key or (draw_id() if self._keyed else None)
         headers = [(b"content-type", b"application/json")]
         if key is not None:
@@ -321,13 +334,16 @@ class ThreadlogClient:
         return Accepted(str(answer.get("thread", "")), answer)
 
     async def put_artifact(self, data: bytes, media_type: str) -> JsonObject:
-        """Stored once per content: `sha256`, `size`, `media_type`. Raises RefusedError, UnreachableError."""
+        """Store content once, whoever stores it again. Return `sha256`, `size`, `media_type`. Raises RefusedError,
+        UnreachableError.
+        """
         url = f"{self._base}/v1/artifacts/{sha256(data).hexdigest()}"
         return await self._ask("PUT", url, [(b"content-type", media_type.encode())], data, is_repeatable=True)
 
     # Reads
 
     async def thread(self, thread: str) -> JsonObject:
+        """Return the thread's row."""
         return await self.get(f"/v1/threads/{quote(thread, safe='')}")
 
     async def threads(self, **query: str | int | None) -> JsonObject:
@@ -337,7 +353,7 @@ class ThreadlogClient:
         return await self.get(f"/v1/threads/{quote(thread, safe='')}/turns", query)
 
     async def inputs(self, thread: str, **query: str | int | None) -> JsonObject:
-        """Which turn and step took each, or what dropped it."""
+        """Return a page of inputs, each with the turn and step that took it, or with what dropped it."""
         return await self.get(f"/v1/threads/{quote(thread, safe='')}/inputs", query)
 
     async def items(self, thread: str, **query: str | int | None) -> JsonObject:
@@ -347,27 +363,27 @@ class ThreadlogClient:
         return await self.get(f"/v1/threads/{quote(thread, safe='')}/tool-calls", query)
 
     async def state(self, thread: str, **query: str | int | None) -> JsonObject:
-        """The folded state and the context; `at` names an earlier seq."""
+        """Return the folded state and the context; `at` names an earlier seq."""
         return await self.get(f"/v1/threads/{quote(thread, safe='')}/state", query)
 
     async def plan(self, thread: str, **query: str | int | None) -> JsonObject:
-        """The versions of the thread's plan, the newest first, each with its graph."""
+        """Return the versions of the thread's plan, the newest first, each with its graph."""
         return await self.get(f"/v1/threads/{quote(thread, safe='')}/plan", query)
 
     async def approvals(self, **query: str | int | None) -> JsonObject:
-        """Calls of the tenant's threads that wait for a decision; `thread` narrows it to one of them."""
+        """Return the tenant's calls that wait for a decision; `thread` narrows them to one thread."""
         return await self.get("/v1/approvals", query)
 
     async def unknown_calls(self, **query: str | int | None) -> JsonObject:
-        """Calls of which is not known whether they ran, and which wait for a person; `thread` as above."""
+        """Return the tenant's calls whose outcome is unknown and that wait for a person; `thread` narrows them."""
         return await self.get("/v1/unknown-calls", query)
 
     async def events(self, thread: str, **query: str | int | None) -> JsonObject:
-        """A page: `events`, `next_after`, `end`."""
+        """Return a page of records: `events`, `next_after`, `end`."""
         return await self.get(f"/v1/threads/{quote(thread, safe='')}/events", query)
 
     async def get(self, path: str, query: Query | None = None) -> JsonObject:
-        """Raises RefusedError, UnreachableError."""
+        """Return any other resource of the API. Raises RefusedError, UnreachableError."""
         given = {name: value for name, value in (query or {}).items() if value is not None}
         url = f"{self._base}{path}?{urlencode(given)}" if given else self._base + path
         return await self._ask("GET", url, [(b"accept", b"application/json")], b"", is_repeatable=True)
@@ -377,11 +393,10 @@ class ThreadlogClient:
     async def follow(
         self, thread: str, after: int = 0, *, until_turn_end: bool = False
     ) -> AsyncGenerator[Fact | Live, None]:
-        """The thread's records with seq > after, then what comes: each seq once, in order, whatever happens to the
-        connection. Between them, `Live` ones as they pass.
-
-        Close it (`contextlib.aclosing`) or read it to its end. `until_turn_end`: it ends after the next turn.ended that
-        took effect; otherwise never. Raises RefusedError, UnreachableError.
+        """Yield the thread's records with seq > after, then those that come: each seq once, in order, whatever happens
+        to the connection. `Live` items pass between them. Close the generator (`contextlib.aclosing`) or read it to its
+        end. With `until_turn_end` it ends after the next turn.ended that took effect, otherwise never. Raises
+        RefusedError, UnreachableError.
         """
         path = f"{self._base}/v1/threads/{quote(thread, safe='')}/events"
         until = "&until=turn_end" if until_turn_end else ""
@@ -459,7 +474,7 @@ class ThreadlogClient:
 
 
 class _BusyError(Exception):
-    """The service cannot answer now."""
+    """The service cannot answer now. `did_nothing` says whether the command is known not to have been stored."""
 
     def __init__(self, status: int, body: bytes, retry_after: str | None) -> None:
         super().__init__(f"{status}: {_shown(body)}")
@@ -468,7 +483,7 @@ class _BusyError(Exception):
 
 
 class _Patience:
-    """How long something is tried again."""
+    """How long one thing is tried again, and with which pauses."""
 
     def __init__(self, limits: ClientLimits, loop: asyncio.AbstractEventLoop) -> None:
         self._limits = limits
@@ -477,11 +492,11 @@ class _Patience:
         self._give_up_at = 0.0
 
     def reset(self) -> None:
-        """Something came: what follows is a new trouble."""
+        """Forget earlier failures: something came, so the next trouble is a new one."""
         self._failures = 0
 
     async def wait(self, error: Exception | None, what: str) -> None:
-        """Until the next try. Raises UnreachableError where it has been tried for long enough."""
+        """Sleep until the next try. Raises UnreachableError where it has been tried for long enough."""
         limits = self._limits
         now = self._loop.time()
         if self._failures == 0:
@@ -489,20 +504,21 @@ class _Patience:
         elif now > self._give_up_at:
             raise UnreachableError(f"{what} cannot be had: {error or 'the stream was ended'}") from error
         self._failures += 1
-        seconds = min(limits.backoff_seconds_max, limits.backoff_seconds_min * 2 ** min(self._failures - 1, 16))
+        seconds = backoff_seconds(self._failures, limits.backoff_seconds_min, limits.backoff_seconds_max)
         if isinstance(error, _BusyError):
             seconds = max(seconds, min(error.retry_after_seconds, limits.retry_after_seconds_max))
         await asyncio.sleep(seconds)
 
 
 def _cannot_have_arrived(error: Exception) -> bool:
+    """Return whether the command is certainly not in the log, so that even one without a key may be sent again."""
     if isinstance(error, _BusyError):
         return error.did_nothing
     return isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout)
 
 
 def _problem(body: bytes) -> JsonObject:
-    """What is none of the service's problems, such as a proxy's page, is shown as it is."""
+    """Return the problem in an answer. What is not one of the service's, such as a proxy's page, is shown as it is."""
     try:
         problem = orjson.loads(body)
     except orjson.JSONDecodeError:
@@ -523,6 +539,7 @@ def _call_path(thread: str, call: str) -> str:
 
 
 def _next_seq(fact: Fact, after: int) -> int:
+    """Return the fact's seq. Raises StreamError where one is missing: the client comes back with its cursor."""
     if fact.seq != after + 1:
         raise StreamError(f"seq {fact.seq} came after {after}")
     return fact.seq

@@ -29,7 +29,7 @@ class Fact:
 
     @classmethod
     def of(cls, body: JsonObject) -> "Fact":
-        """Of a page's entry."""
+        """Return the fact that is an entry of a page of events."""
         return cls(cast("int", body["seq"]), str(body["type"]), orjson.dumps(body))
 
     @cached_property
@@ -42,11 +42,12 @@ class Fact:
 
     @property
     def effect(self) -> str:
+        """Return what the fold made of the record: applied, duplicate, superseded, rejected or ignored."""
         return str(self.body["effect"])
 
     @property
     def data(self) -> JsonObject:
-        """Empty where the record could not be decoded."""
+        """Return the event's data; empty where the record could not be decoded."""
         data = self.body["data"]
         return data if isinstance(data, dict) else {}
 
@@ -81,7 +82,7 @@ class SseParser:
         self._rest = b""
 
     def feed(self, chunk: bytes) -> Iterator[StreamItem]:
-        """Raises StreamError."""
+        """Yield what the chunk completes. Raises StreamError."""
         *frames, self._rest = (self._rest + chunk).split(b"\n\n") if self._rest else chunk.split(b"\n\n")
         if len(self._rest) > FRAME_BYTES_MAX:
             raise StreamError(f"an event is longer than {FRAME_BYTES_MAX} bytes")
