@@ -70,10 +70,12 @@ async def _wait_projected(bench: Bench) -> None:
     try:
         async with asyncio.timeout(PROJECTED_SECONDS_MAX):
             while True:
-                threads, waiting = await connection.fetchrow(
+                counted = await connection.fetchrow(
                     "select count(*), count(*) filter (where waiting_calls > 0) from views.threads "
                     "where tenant = 'bench'"
                 )
+                assert counted is not None, "an aggregate always has a row"
+                threads, waiting = counted
                 if threads >= IDLE_THREADS + ACTIVE_THREADS and waiting >= ACTIVE_THREADS:
                     return
                 await asyncio.sleep(0.5)

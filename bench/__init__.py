@@ -1,0 +1,1 @@
+"""Measure speed: whole sessions on real services, and the parts that a session costs."""
