@@ -1,6 +1,7 @@
 """What a projector and a rebuild hold of 1,000,000 events of 50,000 threads: the most resident memory they ever had."""
 
 import asyncio
+import contextlib
 import os
 import sys
 import time
@@ -53,7 +54,8 @@ async def _rebuild_mib(bench: Bench) -> float:
     async with asyncio.timeout(REBUILD_SECONDS_MAX):
         while process.returncode is None:
             peak = max(peak, _peak_mib(process.pid))
-            await asyncio.wait([asyncio.ensure_future(process.wait())], timeout=0.2)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(process.wait(), timeout=0.2)
     if process.returncode != 0:
         raise RuntimeError(f"the rebuild ended with status {process.returncode}")
     return peak

@@ -92,6 +92,8 @@ class Chat:
                 await self._go_on(self._client, self.thread)
 
     async def close(self) -> None:
+        for command in self._commands:
+            command.cancel()
         if self._client is not None:
             await self._client.aclose()
 

@@ -17,6 +17,7 @@ from reference.settings import env_example, group_of, settings_classes
 from services.chassis.settings import Everybody, Group, Limit, Settings, Some
 
 ROOT = Path(__file__).parents[2]
+PROGRAMS = ("schemas/", "services/", "reference/", "demo/", "bench/")
 MODULE_LINES_MAX = 600
 LONG_MODULES: dict[str, str] = {
     "tests/simulation/planted.py": "a table of faults, each a few lines of text",
@@ -78,6 +79,32 @@ def long_modules(files: Mapping[str, str], excused: Mapping[str, str]) -> list[s
         for path, text in files.items()
         if path.endswith(".py") and path not in excused and (lines := len(text.splitlines())) > MODULE_LINES_MAX
     ]
+
+
+def orphaned_tasks(files: Mapping[str, str]) -> list[str]:
+    """Tasks outside of any TaskGroup which the class or function that makes them never cancels, or does not keep."""
+    return [
+        f"{path}:{node.lineno}"
+        for path, text in files.items()
+        if path.startswith(PROGRAMS) and path.endswith(".py")
+        for owner in ast.parse(text).body
+        for node in ast.walk(owner)
+        if isinstance(node, ast.Call) and _makes_bare_task(node) and not (_keeps(owner, node) and _cancels(owner))
+    ]
+
+
+def _makes_bare_task(call: ast.Call) -> bool:
+    maker = ast.unparse(call.func)
+    return maker.endswith("ensure_future") or re.search(r"(?:asyncio|loop|loop\(\))\.create_task$", maker) is not None
+
+
+def _keeps(owner: ast.stmt, call: ast.Call) -> bool:
+    return not any(isinstance(node, ast.Expr) and node.value is call for node in ast.walk(owner))
+
+
+def _cancels(owner: ast.stmt) -> bool:
+    calls = [node.func for node in ast.walk(owner) if isinstance(node, ast.Call)]
+    return any(isinstance(called, ast.Attribute) and called.attr == "cancel" for called in calls)
 
 
 def naked_ignores(files: Mapping[str, str]) -> list[str]:
@@ -155,6 +182,36 @@ def test_excuses_are_needed() -> None:
 def test_a_long_module_is_found() -> None:
     files = {"a.py": "x = 1\n" * (MODULE_LINES_MAX + 1), "b.py": "x = 1\n" * MODULE_LINES_MAX}
     assert long_modules(files, {}) == [f"a.py: {MODULE_LINES_MAX + 1} lines"]
+
+
+def test_every_task_has_a_parent() -> None:
+    assert orphaned_tasks(tracked()) == []
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        "task = asyncio.create_task(work())",
+        "asyncio.create_task(work())",
+        "await asyncio.wait([asyncio.ensure_future(work())])",
+        "self.task = asyncio.get_running_loop().create_task(work())",
+        "self.task = self._loop.create_task(work())",
+    ],
+)
+def test_a_task_without_parent_is_found(made: str) -> None:
+    assert orphaned_tasks({"services/a.py": f"async def make(self):\n    {made}\n"}) == ["services/a.py:2"]
+
+
+def test_a_dropped_task_is_found_though_another_is_cancelled() -> None:
+    text = "async def make(other):\n    asyncio.create_task(work())\n    other.cancel()\n"
+    assert orphaned_tasks({"services/a.py": text}) == ["services/a.py:2"]
+
+
+@pytest.mark.parametrize(
+    "body", ["task = asyncio.create_task(work())\n    task.cancel()", "group.create_task(work())", "spawn(work(), 'a')"]
+)
+def test_a_task_with_parent_is_not(body: str) -> None:
+    assert orphaned_tasks({"services/a.py": f"async def make(group, spawn):\n    {body}\n"}) == []
 
 
 def test_ignores_say_what_they_ignore() -> None:
