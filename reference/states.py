@@ -1,4 +1,4 @@
-"""The lives of turns and calls (`docs/states.md`), drawn from `schemas.statuses` by `python -m reference.states`.
+"""The lives of turns and calls (`docs/states.md`), drawn from `schemas.state` by `python -m reference.states`.
 
 A test compares the page with the tables, and another one compares the tables with the fold.
 """
@@ -6,13 +6,13 @@ A test compares the page with the tables, and another one compares the tables wi
 from pathlib import Path
 from typing import Final
 
-from schemas.statuses import CALL_CHANGES, TURN_CHANGES, Changes
+from schemas.state import CALL_CHANGES, TURN_CHANGES, Changes
 
 PAGE: Final = Path(__file__).parents[1] / "docs" / "states.md"
 
 INTRODUCTION: Final = """# The lives of turns and calls
 
-Drawn from the tables of [schemas/statuses.py](../schemas/statuses.py), which a property test holds against the fold: no
+Drawn from the tables of [schemas/state.py](../schemas/state.py), which a property test holds against the fold: no
 history shows another change, and each of these can happen. Whether an event fits is decided from more than a status
 (hashes, attempts, claims); [events.md](events.md) says it for each event.
 

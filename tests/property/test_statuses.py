@@ -6,8 +6,7 @@ from typing import NamedTuple
 import pytest
 
 from schemas.events import Event
-from schemas.state import ThreadState
-from schemas.statuses import CALL_CHANGES, TURN_CHANGES, Changes, call_statuses, turn_status
+from schemas.state import CALL_CHANGES, TURN_CHANGES, Changes, ThreadState, call_statuses, turn_status
 from tests.support.recorded import actors
 from tests.support.recorded.actors import Move, Moves
 from tests.support.recorded.histories import IMPORTER, History, approval_requested, cancel_requested, denied
