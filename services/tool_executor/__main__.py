@@ -8,6 +8,7 @@ import structlog
 from prometheus_client import CollectorRegistry
 
 from services.chassis.artifacts.object_store import open_artifacts
+from services.chassis.catalog.publisher import Publisher
 from services.chassis.catalog.reader import CatalogReader
 from services.chassis.clock import SystemClock, draw_id
 from services.chassis.following.following import FOLLOWED, Following, fold_loop
@@ -18,13 +19,12 @@ from services.chassis.process.timers import Timers
 from services.chassis.service import surroundings
 from services.tool_executor.assembly import assembled
 from services.tool_executor.claiming.reconcile import ReconcileLimits
-from services.tool_executor.executing.keeping import Keeping, KeepLimits
 from services.tool_executor.executing.leases import Leases
 from services.tool_executor.executing.loop import Executor, ExecutorOptions
+from services.tool_executor.executing.output_store import OutputStore, OutputStoreLimits
 from services.tool_executor.executing.work import Work
 from services.tool_executor.metrics import ExecutorMetrics
 from services.tool_executor.offering.tools_file import ToolsFile, ToolsFileError, read_tools_file
-from services.tool_executor.publisher import Publisher
 from services.tool_executor.settings import ExecutorSettings
 
 
@@ -60,7 +60,7 @@ async def serve(settings: ExecutorSettings, file: ToolsFile, lifecycle: Lifecycl
             reconcile_answer_seconds=settings.executor_reconcile_answer_seconds,
             reconciles_max=settings.executor_reconciles_max,
         )
-        tools = Keeping(assembly.toolbox, store, metrics, KeepLimits(settings.executor_keep_seconds))
+        tools = OutputStore(assembly.toolbox, store, metrics, OutputStoreLimits(settings.executor_keep_seconds))
         executors = {
             topic: Executor(
                 log_=around.log,

@@ -9,6 +9,7 @@ import structlog
 
 from schemas.tools import CatalogSource, ToolSpec
 from services.chassis.artifacts.store import ArtifactStore
+from services.chassis.catalog.publisher import Publisher
 from services.chassis.process.lifecycle import Spawn
 from services.chassis.threads.skill_tar import SkillLimits
 from services.tool_executor.builtin.apply_patch import ApplyPatchTool
@@ -22,7 +23,6 @@ from services.tool_executor.offering.catalog import McpTools, builtin_entry, cli
 from services.tool_executor.offering.hooks import CommandHook, ReconcileHook, ToolHook
 from services.tool_executor.offering.mcp import McpServer
 from services.tool_executor.offering.tools_file import ToolsFile
-from services.tool_executor.publisher import Publisher
 from services.tool_executor.settings import ExecutorSettings
 from services.tool_executor.tools import Toolbox, ToolRunner
 from services.tool_executor.workspace.file_history import FileHistory

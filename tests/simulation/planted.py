@@ -59,7 +59,7 @@ PLANS = "services.runtime.deciding.plans"
 CHILDREN = "services.runtime.deciding.children"
 CONTEXTS_READ = "services.chassis.threads.contexts"
 FORKS = "services.ingest.commands.forks"
-KEEPING_OUTPUTS = "services.tool_executor.executing.keeping"
+OUTPUT_STORE = "services.tool_executor.executing.output_store"
 CARE = "services.chassis.artifacts.care"
 
 SLOW_LOG = {"fetch_seconds_max": 1, "append_seconds_max": 0.2}
@@ -584,7 +584,7 @@ CONTEXTS = (
 ARTIFACTS = (
     Planted(
         "artifact-named-though-it-was-not-kept",
-        KEEPING_OUTPUTS,
+        OUTPUT_STORE,
         """                    await self._put(tenant, attachment)
                     kept.append(attachment)
 """,
@@ -595,7 +595,7 @@ ARTIFACTS = (
     ),
     Planted(
         "output-lost-without-a-word",
-        KEEPING_OUTPUTS,
+        OUTPUT_STORE,
         """, *(_not_kept(one) for one in lost)]""",
         """]""",
         choices=KEEPING,

@@ -20,7 +20,7 @@ from services.runtime.deciding.own_tools import ENTRY
 from services.runtime.models.port import Model
 from services.runtime.settings import RuntimeSettings
 from services.tool_executor.claiming.reconcile import ReconcileLimits
-from services.tool_executor.executing.keeping import Keeping, KeepLimits
+from services.tool_executor.executing.output_store import OutputStore, OutputStoreLimits
 from services.tool_executor.metrics import ExecutorMetrics
 from services.tool_executor.offering.hooks import HookFailedError, Question, ReconcileHook
 from services.tool_executor.tools import ToolRunner
@@ -64,7 +64,7 @@ FOLD_LOOP = FoldLoopLimits(
     evict_every_seconds=1,
     keys_retry_seconds=4,
 )
-KEEP = KeepLimits(seconds=3, cancelled_seconds=1)
+KEEP = OutputStoreLimits(seconds=3, cancelled_seconds=1)
 ID_DIGITS = 8
 """The first ones of an event id, which are as good as drawn."""
 IDS = 1 << 4 * ID_DIGITS
@@ -136,7 +136,7 @@ class SimulationWorld(World):
         return {"reconcilable": LedgerHook(self.ledger, self._hook_rng)}
 
     def tools_of(self, owner: str, metrics: ExecutorMetrics) -> ToolRunner:
-        return Keeping(super().tools_of(owner, metrics), self.artifacts, metrics, KEEP)
+        return OutputStore(super().tools_of(owner, metrics), self.artifacts, metrics, KEEP)
 
     def is_refused(self, event_id: str) -> bool:
         """Whether the database refuses the row of this record; also the next time."""

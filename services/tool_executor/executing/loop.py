@@ -29,6 +29,7 @@ from services.chassis.process.lifecycle import Spawn
 from services.chassis.process.timers import Timers
 from services.chassis.storable import storable_text
 from services.chassis.text_batch import TextBatch
+from services.tool_executor.claiming.call_ends import end_events
 from services.tool_executor.claiming.claim import (
     Attempt,
     before_running,
@@ -39,13 +40,12 @@ from services.tool_executor.claiming.claim import (
     is_settled,
     while_running,
 )
-from services.tool_executor.claiming.ends import end_events
-from services.tool_executor.claiming.places import Places
 from services.tool_executor.claiming.reconcile import ReconcileLimits
 from services.tool_executor.executing.appends import Appends
-from services.tool_executor.executing.asking import Asking, AskingOptions
+from services.tool_executor.executing.concurrency import CallSlots
 from services.tool_executor.executing.leases import Leases
-from services.tool_executor.executing.strays import read_on
+from services.tool_executor.executing.orphaned_calls import read_on
+from services.tool_executor.executing.reconciling import Reconciling, ReconcilingOptions
 from services.tool_executor.executing.work import Held, Partition, Run, RunName, Work
 from services.tool_executor.metrics import ExecutorMetrics
 from services.tool_executor.offering.hooks import ReconcileHook
@@ -102,7 +102,7 @@ class Executor:
         self._options = options
         self._metrics = metrics
         self._appends = Appends(log_, clock, options.instance)
-        self._places = Places(
+        self._slots = CallSlots(
             options.calls_max, options.calls_per_tenant_max, options.calls_per_tool_max, metrics.running
         )
         self._stopping = False
@@ -113,7 +113,7 @@ class Executor:
         """Threads of lost partitions that are read on for their runs."""
         self._waiting: dict[Held, Partition] = {}
         self._waiting_shown = 0
-        self._asking = Asking(
+        self._reconciling = Reconciling(
             clock=clock,
             timers=timers,
             appends=self._appends,
@@ -121,7 +121,7 @@ class Executor:
             spawn=spawn,
             is_busy=self._is_under_way,
             look_again=self._look_at,
-            options=AskingOptions(
+            options=ReconcilingOptions(
                 pool=options.pool,
                 limits=options.reconcile,
                 answer_seconds=options.reconcile_answer_seconds,
@@ -200,7 +200,7 @@ class Executor:
             if not partition.lost:
                 self._watch_others(partition, held)
                 self._claim_calls(partition, held)
-                self._asking.look_at(partition, held)
+                self._reconciling.look_at(partition, held)
         except Exception as error:  # noqa: BLE001  # the edge of the loop: one thread's failure must not stop its partition
             partition.set_aside(held, error)
             self.on_quarantined(partition, held, error)
@@ -238,7 +238,7 @@ class Executor:
         for call in claimable(held.state, self._options.pool):
             if (call.call, call.attempt) in runs or self._stopping:
                 continue
-            if not self._places.has_room(held.key.tenant, call.tool):
+            if not self._slots.has_room(held.key.tenant, call.tool):
                 self._waiting[held] = partition
                 self._show_waiting()
                 return
@@ -406,13 +406,13 @@ class Executor:
 
     def _take(self, held: Held, run: Run) -> None:
         run.counted = True
-        self._places.take(held.key.tenant, run.tool)
+        self._slots.take(held.key.tenant, run.tool)
 
     def _release(self, held: Held, run: Run) -> None:
         if not run.counted:
             return
         run.counted = False
-        self._places.release(held.key.tenant, run.tool)
+        self._slots.release(held.key.tenant, run.tool)
         if self._waiting and not self._is_offering:
             self._is_offering = True
             asyncio.get_running_loop().call_soon(self._offer_room)
@@ -421,7 +421,7 @@ class Executor:
         """To each that waits, in order. Who still finds none goes to the end."""
         self._is_offering = False
         for _ in range(len(self._waiting)):
-            if self._places.are_full():
+            if self._slots.are_full():
                 break
             held = next(iter(self._waiting))
             self._look_at(self._waiting.pop(held), held)
@@ -482,7 +482,7 @@ class Executor:
         self._stopping = True
         try:
             async with asyncio.timeout(seconds):
-                await self._places.idle.wait()
+                await self._slots.idle.wait()
         except TimeoutError:
             self._give_unread_claims_back()
             for runs in self._runs.values():
@@ -490,9 +490,9 @@ class Executor:
                     run.cancelled.set()
             try:
                 async with asyncio.timeout(kill_seconds):
-                    await self._places.idle.wait()
+                    await self._slots.idle.wait()
             except TimeoutError:
-                log.warning("calls_left_running", calls=self._places.taken)
+                log.warning("calls_left_running", calls=self._slots.taken)
 
     def _give_unread_claims_back(self) -> None:
         """Nothing ran under them, and nobody else can say so."""

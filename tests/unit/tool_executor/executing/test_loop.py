@@ -57,7 +57,7 @@ async def test_what_has_effects_runs_once_its_claim_is_read_back() -> None:
         (finished,) = judged.applied(ToolCallFinished)
         assert (finished.outcome, finished.result["content"][0]["text"]) == ("succeeded", "1.1.0 done")
         assert world.ledger.effects() == {("acme/t", "1.1.0"): 1}
-        assert process.executor._runs == {} and process.executor._places.taken == 0
+        assert process.executor._runs == {} and process.executor._slots.taken == 0
 
 
 @in_virtual_time
@@ -92,7 +92,7 @@ async def test_of_two_executors_one_runs_it(effect: EffectClass) -> None:
         assert len(world.ledger.runs) == 1
         assert len([1 for r, _, _ in judged.records if r.kind == "tool_call.started"]) == 2
         assert a.executor._runs == {} and b.executor._runs == {}
-        assert a.executor._places.taken == b.executor._places.taken == 0
+        assert a.executor._slots.taken == b.executor._slots.taken == 0
 
 
 @in_virtual_time
@@ -126,11 +126,11 @@ async def test_a_claim_whose_append_failed_is_tried_again_with_the_lease_of_the_
         faults.kinds = {"tool_call.started": 31}
         key = await begin(world)
         await asyncio.sleep(29)
-        assert process.executor._places.taken == 1
+        assert process.executor._slots.taken == 1
         judged = await world.until_rest(key)
         outcomes = [(event.attempt, event.outcome) for event in judged.applied(ToolCallFinished)]
         assert outcomes == [(1, "not_started"), (2, "succeeded")]
-        assert process.executor._places.taken == 0
+        assert process.executor._slots.taken == 0
 
 
 @in_virtual_time
@@ -195,7 +195,7 @@ async def test_how_a_tool_ended_is_how_the_call_ends(end: ToolEnd, statuses_then
         seen = statuses(world.of(key))
         after = seen[seen.index("running") + 1 :]
         assert after[: len(statuses_then)] == statuses_then
-        assert process.executor._places.taken == 0
+        assert process.executor._slots.taken == 0
 
 
 @in_virtual_time
@@ -357,7 +357,7 @@ async def test_a_cancel_kills_what_runs() -> None:
         assert {name: call.status for name, call in judged.state.calls.items()} == {"1.1.0": "unknown"}
         assert judged.state.last_outcome == "aborted"
         await asyncio.sleep(3)
-        assert process.executor._places.taken == 0 and process.executor._runs == {}
+        assert process.executor._slots.taken == 0 and process.executor._runs == {}
 
 
 # Rebalances
@@ -419,13 +419,13 @@ async def test_a_claim_under_way_while_its_partition_goes_is_read_back_and_run()
         process = await executor(world)
         faults.kinds = {"tool_call.started": 2}
         key = await begin(world)
-        await world.until(lambda: process.executor._places.taken == 1, 20, every=0.01)
+        await world.until(lambda: process.executor._slots.taken == 1, 20, every=0.01)
         await process.loop.revoked(P0)
         judged = await world.until_rest(key)
         assert len(world.ledger.runs) == 1
         assert judged.applied(ToolCallLost) == []
         await asyncio.sleep(2)
-        assert process.executor._places.taken == 0 and process.executor._runs == {}
+        assert process.executor._slots.taken == 0 and process.executor._runs == {}
 
 
 @in_virtual_time
@@ -435,10 +435,10 @@ async def test_a_claim_that_fails_after_its_partition_went_takes_no_place() -> N
         process = await executor(world)
         faults.kinds = {"tool_call.started": 100}
         await begin(world)
-        await world.until(lambda: process.executor._places.taken == 1, 20, every=0.01)
+        await world.until(lambda: process.executor._slots.taken == 1, 20, every=0.01)
         await process.loop.revoked(P0)
         await asyncio.sleep(40)
-        assert process.executor._places.taken == 0 and process.executor._runs == {}
+        assert process.executor._slots.taken == 0 and process.executor._runs == {}
 
 
 # Limits
@@ -459,7 +459,7 @@ async def test_beyond_its_limits_it_leaves_calls_dispatched(options: dict[str, i
         for key in keys:
             await world.until_rest(key)
         assert len(world.ledger.runs) == 6
-        assert process.executor._waiting == {} and process.executor._places.taken == 0
+        assert process.executor._waiting == {} and process.executor._slots.taken == 0
 
 
 @in_virtual_time
@@ -517,7 +517,7 @@ async def test_a_claim_that_is_not_read_back_until_the_drain_is_over_is_given_ba
 
         async def deaf(timeout_ms: int) -> Any:
             polled = await poll(timeout_ms)
-            if process.executor._places.taken:
+            if process.executor._slots.taken:
                 await asyncio.sleep(3600)
             return polled
 
@@ -525,7 +525,7 @@ async def test_a_claim_that_is_not_read_back_until_the_drain_is_over_is_given_ba
         key = await begin(world)
         await world.until(lambda: statuses(world.of(key))[-1:] == ["running"], 60, every=0.01)
         await process.stop()
-        assert process.executor._places.taken == 0
+        assert process.executor._slots.taken == 0
         await executor(world, "other")
         judged = await world.until_rest(key)
         assert "unknown" not in statuses(judged)
@@ -539,7 +539,7 @@ async def test_a_claim_read_back_after_the_drain_is_given_back() -> None:
         process = await executor(world)
         faults.kinds = {"tool_call.started": 2}
         key = await begin(world)
-        await world.until(lambda: process.executor._places.taken == 1, 20, every=0.01)
+        await world.until(lambda: process.executor._slots.taken == 1, 20, every=0.01)
         await process.stop()
         assert world.ledger.runs == []
         await executor(world, "e2")
@@ -559,7 +559,7 @@ async def test_a_tool_that_does_not_let_itself_be_killed_is_left_behind() -> Non
         process = await executor(world)
         process.executor._tools = Stubborn()
         await begin(world)
-        await world.until(lambda: process.executor._places.taken == 1, 20)
+        await world.until(lambda: process.executor._slots.taken == 1, 20)
         before = asyncio.get_running_loop().time()
         await process.stop()
         assert asyncio.get_running_loop().time() - before < 6

@@ -24,7 +24,7 @@ async def test_a_claim_that_is_given_up_is_given_back(why: str) -> None:
 
         async def deaf(timeout_ms: int) -> Any:
             polled = await poll(timeout_ms)
-            if process.executor._places.taken:
+            if process.executor._slots.taken:
                 await asyncio.sleep(3600)
             return polled
 
@@ -43,7 +43,7 @@ async def test_a_claim_that_is_given_up_is_given_back(why: str) -> None:
         else:
             await process.loop.revoked(P0)
             await asyncio.sleep(5)
-        assert process.executor._places.taken == 0
+        assert process.executor._slots.taken == 0
         await executor(world, "other", group="other")
         judged = await world.until_rest(key)
         assert "unknown" not in statuses(judged)

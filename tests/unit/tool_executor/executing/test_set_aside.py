@@ -8,7 +8,7 @@ import pytest
 
 from schemas.events import ToolCallFinished, ToolCallLost, TurnCancelRequested
 from services.tool_executor.executing import loop as executor_loop
-from services.tool_executor.executing import strays
+from services.tool_executor.executing import orphaned_calls
 from tests.support.simulated.virtual_tests import in_virtual_time
 from tests.support.worlds.executor import LEASE, P0, begin, executor, world_of
 from tests.support.worlds.services import ExecutorProcess, World
@@ -94,7 +94,7 @@ async def test_a_record_of_a_lost_partition_that_cannot_be_folded_ends_no_tool(m
         key = await begin(world)
         await world.until(lambda: len(world.ledger.runs) == 1, 20)
         await process.loop.revoked(P0)
-        monkeypatch.setattr(strays, "fold", broken)
+        monkeypatch.setattr(orphaned_calls, "fold", broken)
         await world.submit(key, "i2")
         await asyncio.sleep(5)
         assert process.is_alive

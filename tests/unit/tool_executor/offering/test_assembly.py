@@ -10,11 +10,11 @@ import pytest
 
 from schemas.tools import CatalogSource
 from schemas.topics import TOOL_CATALOG
+from services.chassis.catalog.publisher import Publisher
 from services.chassis.catalog.reader import CatalogReader
 from services.tool_executor.assembly import Assembly, assembled
 from services.tool_executor.offering.hooks import CommandHook, Question, ToolHook
 from services.tool_executor.offering.tools_file import parse_tools_file
-from services.tool_executor.publisher import Publisher
 from services.tool_executor.settings import ExecutorSettings
 from services.tool_executor.workspace.process import Warden
 from tests.support.memory.artifacts import MemoryArtifacts

@@ -6,7 +6,7 @@ from collections import Counter
 from prometheus_client import Gauge
 
 
-class Places:
+class CallSlots:
     def __init__(self, most: int, most_per_tenant: int, most_per_tool: int, taken: Gauge) -> None:
         self.taken = 0
         self.idle = asyncio.Event()

@@ -23,18 +23,22 @@ log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
-class KeepLimits:
+class OutputStoreLimits:
     seconds: float = 60.0
     """For all that one call leaves."""
     cancelled_seconds: float = 3.0
     """The same, of a call that was cancelled."""
 
 
-class Keeping:
+class OutputStore:
     """A `ToolRunner` around others."""
 
     def __init__(
-        self, tools: ToolRunner, store: ArtifactStore, metrics: ExecutorMetrics, limits: KeepLimits = KeepLimits()
+        self,
+        tools: ToolRunner,
+        store: ArtifactStore,
+        metrics: ExecutorMetrics,
+        limits: OutputStoreLimits = OutputStoreLimits(),
     ) -> None:
         self._tools = tools
         self._store = store

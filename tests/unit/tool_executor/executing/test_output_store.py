@@ -16,7 +16,7 @@ from services.tool_executor.builtin.echo import EchoTool
 from services.tool_executor.builtin.files import ReadFileTool
 from services.tool_executor.builtin.read_artifact import ReadArtifactTool
 from services.tool_executor.builtin.shell import ShellTool
-from services.tool_executor.executing.keeping import Keeping, KeepLimits
+from services.tool_executor.executing.output_store import OutputStore, OutputStoreLimits
 from services.tool_executor.metrics import ExecutorMetrics
 from services.tool_executor.offering.mcp import _result
 from services.tool_executor.output import INLINE_BYTES_MAX
@@ -39,8 +39,8 @@ class Ends:
         return self._end
 
 
-def keeping(tool: ToolRunner, artifacts: Any, **limits: float) -> Keeping:
-    return Keeping(tool, artifacts, ExecutorMetrics.register(CollectorRegistry()), KeepLimits(**limits))
+def keeping(tool: ToolRunner, artifacts: Any, **limits: float) -> OutputStore:
+    return OutputStore(tool, artifacts, ExecutorMetrics.register(CollectorRegistry()), OutputStoreLimits(**limits))
 
 
 def stored(artifacts: MemoryArtifacts, end: ToolEnd) -> list[bytes]:

@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry
 from schemas.events import ToolCallFinished
 from services.chassis.artifacts.store import ArtifactsUnavailableError
 from services.tool_executor.attachments import whole_text
-from services.tool_executor.executing.keeping import Keeping
+from services.tool_executor.executing.output_store import OutputStore
 from services.tool_executor.metrics import ExecutorMetrics
 from services.tool_executor.tools import Emit, ToolEnd, ToolRequest, ToolRunner
 from tests.support.memory.artifacts import MemoryArtifacts
@@ -32,7 +32,7 @@ class SaysMuch:
 
 def with_store(process: ExecutorProcess, store: MemoryArtifacts) -> ExecutorProcess:
     metrics = ExecutorMetrics.register(CollectorRegistry())
-    process.executor._tools = Keeping(SaysMuch(process.executor._tools), store, metrics)
+    process.executor._tools = OutputStore(SaysMuch(process.executor._tools), store, metrics)
     return process
 
 

@@ -67,7 +67,7 @@ def world_of(seconds: float = 20, **fields: Any) -> AbstractAsyncContextManager[
 
 async def asking(world: World, downstream: Downstream | None, name: str = "e2", **fields: Any) -> ExecutorProcess:
     process = await executor(world, name, **fields)
-    process.executor._asking._hooks = {} if downstream is None else {"reconcilable": downstream}
+    process.executor._reconciling._hooks = {} if downstream is None else {"reconcilable": downstream}
     return process
 
 
@@ -188,7 +188,7 @@ async def test_an_executor_does_not_ask_while_its_own_attempt_runs() -> None:
     async with world_of() as world:
         process = await executor(world, "e1")
         downstream = Downstream(world)
-        process.executor._asking._hooks = {"reconcilable": downstream}
+        process.executor._reconciling._hooks = {"reconcilable": downstream}
         process.executor._progress = lambda *_: None  # type: ignore[method-assign]  # its heartbeats are lost
         await executor(world, "watcher", group="zombies")
         key = await begin(world)
@@ -203,7 +203,7 @@ async def test_it_asks_once_its_own_attempt_was_lost() -> None:
     async with world_of() as world:
         process = await executor(world, "e1")
         downstream = Downstream(world)
-        process.executor._asking._hooks = {"reconcilable": downstream}
+        process.executor._reconciling._hooks = {"reconcilable": downstream}
         key = await begin(world, config=Config(model="m", on_unknown="wait"))
         await runs(world)
         await asyncio.sleep(12)
@@ -321,7 +321,7 @@ async def test_a_hook_that_says_nothing_is_asked_again_and_the_call_left_to_peop
         assert statuses(world.of(key))[-1] == "unknown"
         held = process.held(key)
         assert held.quarantined is None
-        assert process.executor._asking._places._value == 8, "no place is kept"
+        assert process.executor._reconciling._slots._value == 8, "no place is kept"
         metrics = process.executor._metrics
         assert metrics.left_to_people._value.get() == 1
         assert metrics.reconciled.labels("unknown")._value.get() == 10
@@ -382,7 +382,7 @@ async def test_what_no_longer_matters_when_its_turn_comes_is_not_asked(why: str)
         key = await begun_and_dead(world)
         downstream = Downstream(world)
         process = await asking(world, downstream)
-        places = process.executor._asking._places
+        places = process.executor._reconciling._slots
         for _ in range(8):
             await places.acquire()
         await status_is(world, key, "unknown")

@@ -35,7 +35,7 @@ log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
-class AskingOptions:
+class ReconcilingOptions:
     pool: str
     limits: ReconcileLimits = field(default_factory=ReconcileLimits)
     answer_seconds: float = 30.0
@@ -43,7 +43,7 @@ class AskingOptions:
     append_retry_ms: int = 1_000
 
 
-class Asking:
+class Reconciling:
     def __init__(
         self,
         *,
@@ -54,7 +54,7 @@ class Asking:
         spawn: Callable[[Coroutine[None, None, None], str], object],
         is_busy: Callable[[ThreadKey, str], bool],
         look_again: Callable[[Partition, Held], None],
-        options: AskingOptions,
+        options: ReconcilingOptions,
         metrics: ExecutorMetrics,
     ) -> None:
         self._clock = clock
@@ -66,7 +66,7 @@ class Asking:
         self._look_again = look_again
         self._options = options
         self._metrics = metrics
-        self._places = asyncio.Semaphore(options.asked_at_once_max)
+        self._slots = asyncio.Semaphore(options.asked_at_once_max)
 
     def look_at(self, partition: Partition, held: Held) -> None:
         by_call = held.work.asked
@@ -112,7 +112,7 @@ class Asking:
     # The answer
 
     async def _ask(self, partition: Partition, held: Held, call: Call, asked: Asked, hook: ReconcileHook) -> None:
-        async with self._places:
+        async with self._slots:
             if partition.lost or held.work.asked.get(call.call) is not asked:
                 return  # while it waited for its place somebody settled it, or another executor has it now
             asked.asked_ms = self._clock.now_ms()
