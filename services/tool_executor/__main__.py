@@ -20,7 +20,8 @@ from services.chassis.service import surroundings
 from services.tool_executor.assembly import assembled
 from services.tool_executor.claiming.reconcile import ReconcileLimits
 from services.tool_executor.executing.leases import Leases
-from services.tool_executor.executing.loop import Executor, ExecutorOptions
+from services.tool_executor.executing.loop import Executor
+from services.tool_executor.executing.options import ExecutorOptions
 from services.tool_executor.executing.output_store import OutputStore, OutputStoreLimits
 from services.tool_executor.executing.work import Work
 from services.tool_executor.metrics import ExecutorMetrics

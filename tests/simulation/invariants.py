@@ -386,7 +386,7 @@ def nothing_is_set_aside(run: Run) -> Iterator[Broken]:
 @invariant
 def places_are_given_back(run: Run) -> Iterator[Broken]:
     for process in run.world.alive(ExecutorProcess):
-        if process.is_up and process.executor._slots.taken:
+        if process.is_up and process.executor.slots.taken:
             yield Broken(f"{process.owner} holds places of calls that ended")
 
 

@@ -1,16 +1,26 @@
-"""How many calls run at once: in all, of one tenant, of one tool. Beyond that a call stays dispatched."""
+"""How many calls run at once: in total, for one tenant, and for one tool.
+
+A call beyond these limits is left dispatched and its thread waits here. Any executor of the pool may claim it
+meanwhile, which is why nothing is claimed in advance: a claim that waits for a slot would keep the call from an
+executor that has one.
+"""
 
 import asyncio
 from collections import Counter
+from collections.abc import Callable
 
 from prometheus_client import Gauge
 
+from services.tool_executor.executing.work import Held, Partition
+
 
 class CallSlots:
+    """Counts the calls that are claimed or run, against the three limits."""
+
     def __init__(self, most: int, most_per_tenant: int, most_per_tool: int, taken: Gauge) -> None:
         self.taken = 0
         self.idle = asyncio.Event()
-        """Set while nothing runs."""
+        """Set while nothing runs; a drain waits for it."""
         self.idle.set()
         self._most = most
         self._most_per_tenant = most_per_tenant
@@ -44,3 +54,51 @@ class CallSlots:
             self.idle.clear()
         else:
             self.idle.set()
+
+
+class WaitingThreads:
+    """Threads with a dispatched call that found no slot, in the order in which they came.
+
+    When a slot becomes free, `look_at` is called for each of them in turn. A thread that finds no slot again adds
+    itself anew and so goes to the end, which keeps one tenant at its own limit from blocking the others.
+    """
+
+    def __init__(self, slots: CallSlots, look_at: Callable[[Partition, Held], None], gauge: Gauge) -> None:
+        self.threads: dict[Held, Partition] = {}
+        self._slots = slots
+        self._look_at = look_at
+        self._gauge = gauge
+        self._shown = 0
+        self._is_offering = False
+
+    def add(self, partition: Partition, held: Held) -> None:
+        self.threads[held] = partition
+        self._show()
+
+    def remove(self, held: Held) -> None:
+        self.threads.pop(held, None)
+
+    def offer_soon(self) -> None:
+        """Offer the free slots at the next turn of the event loop.
+
+        A slot becomes free in the middle of looking at a thread, whose state must not be looked at from inside itself.
+        Several slots that become free in one turn are offered together.
+        """
+        if self.threads and not self._is_offering:
+            self._is_offering = True
+            asyncio.get_running_loop().call_soon(self._offer)
+
+    def _offer(self) -> None:
+        self._is_offering = False
+        # Only as many as wait now: a thread that adds itself anew must not be looked at for ever.
+        for _ in range(len(self.threads)):
+            if self._slots.are_full():
+                break
+            held = next(iter(self.threads))
+            self._look_at(self.threads.pop(held), held)
+        self._show()
+
+    def _show(self) -> None:
+        """Report the difference: executors of several topics in one process share the gauge."""
+        self._gauge.inc(len(self.threads) - self._shown)
+        self._shown = len(self.threads)

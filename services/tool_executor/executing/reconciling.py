@@ -1,13 +1,16 @@
-"""Asking the downstreams of unknown `reconcilable` calls, and appending what they say.
+"""Asks the downstreams of unknown `reconcilable` calls, and appends what they say.
 
-`look_at` reads off the state what is to be asked; hooks and timers only have it called again. What is asked belongs to
-the thread as this assignment of its partition holds it: when the partition goes, answers under way are dropped, and
-the new owner asks from the start. Two that ask at once append the same event, and the first one counts.
+`look_at` reads off the state which calls are to be asked about; `claiming.reconcile` decides what an answer means.
+Answers, appends and timers only record what they learnt and have the thread looked at again, so that every decision is
+made on the newest state.
+
+What has been asked belongs to the thread under this assignment of its partition. When the partition goes, answers that
+are under way are dropped, and the new owner asks from the start: hooks only read, so asking twice does no harm. Two
+executors that ask at once append the same event, and the first counts.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
 from functools import partial
 
 import structlog
@@ -16,31 +19,24 @@ from schemas.events import ToolCallResolved
 from schemas.ids import ThreadKey, idempotency_key
 from schemas.state import Call
 from services.chassis.clock import Clock
+from services.chassis.process.lifecycle import Spawn
 from services.chassis.process.timers import Timers
 from services.tool_executor.claiming.reconcile import (
     Answer,
     AskAgain,
     LeaveToPeople,
-    ReconcileLimits,
     answer_of,
     next_step,
     unknown_reconcilable,
 )
 from services.tool_executor.executing.appends import Appends
-from services.tool_executor.executing.work import Asked, Held, Partition
+from services.tool_executor.executing.options import ExecutorOptions
+from services.tool_executor.executing.runs import Runs
+from services.tool_executor.executing.work import Held, Partition, Reconciliation
 from services.tool_executor.metrics import ExecutorMetrics
 from services.tool_executor.offering.hooks import HookFailedError, Question, ReconcileHook
 
 log = structlog.get_logger()
-
-
-@dataclass(frozen=True, slots=True)
-class ReconcilingOptions:
-    pool: str
-    limits: ReconcileLimits = field(default_factory=ReconcileLimits)
-    answer_seconds: float = 30.0
-    asked_at_once_max: int = 8
-    append_retry_ms: int = 1_000
 
 
 class Reconciling:
@@ -50,77 +46,85 @@ class Reconciling:
         clock: Clock,
         timers: Timers,
         appends: Appends,
+        runs: Runs,
         hooks: Mapping[str, ReconcileHook],
-        spawn: Callable[[Coroutine[None, None, None], str], object],
-        is_busy: Callable[[ThreadKey, str], bool],
+        spawn: Spawn,
         look_again: Callable[[Partition, Held], None],
-        options: ReconcilingOptions,
+        options: ExecutorOptions,
         metrics: ExecutorMetrics,
     ) -> None:
+        self.hooks = hooks
+        self.slots = asyncio.Semaphore(options.reconciles_max)
+        """How many hooks may run at once."""
         self._clock = clock
         self._timers = timers
         self._appends = appends
-        self._hooks = hooks
+        self._runs = runs
         self._spawn = spawn
-        self._is_busy = is_busy
         self._look_again = look_again
         self._options = options
         self._metrics = metrics
-        self._slots = asyncio.Semaphore(options.asked_at_once_max)
 
     def look_at(self, partition: Partition, held: Held) -> None:
-        by_call = held.work.asked
+        """Take every unknown reconcilable call of the thread one step further, and forget those that are settled."""
+        by_call = held.work.reconciliations
         unknown = {call.call: call for call in unknown_reconcilable(held.state, self._options.pool)}
-        for name, asked in list(by_call.items()):
-            if name not in unknown or unknown[name].attempt != asked.attempt:
+        for name, reconciliation in list(by_call.items()):
+            if name not in unknown or unknown[name].attempt != reconciliation.attempt:
                 del by_call[name]
         for name, call in unknown.items():
             if name not in by_call:
-                by_call[name] = Asked(call.attempt, self._clock.now_ms())
-            self._go_on(partition, held, call, by_call[name])
+                by_call[name] = Reconciliation(call.attempt, self._clock.now_ms())
+            self._advance(partition, held, call, by_call[name])
 
-    def _go_on(self, partition: Partition, held: Held, call: Call, asked: Asked) -> None:
+    def _advance(self, partition: Partition, held: Held, call: Call, reconciliation: Reconciliation) -> None:
         now_ms = self._clock.now_ms()
-        if asked.answer is not None:
-            self._use(partition, held, call, asked, now_ms)
-        elif asked.resolved_at is not None and held.state.offset >= asked.resolved_at:
-            asked.resolved_at, asked.next_ms = None, now_ms
-        if asked.next_ms is None or now_ms < asked.next_ms:
+        if reconciliation.answer is not None:
+            self._use_answer(partition, held, call, reconciliation, now_ms)
+        elif reconciliation.resolved_at is not None and held.state.offset >= reconciliation.resolved_at:
+            # The resolution has been read back and the call is still unknown: it took no effect.
+            reconciliation.resolved_at, reconciliation.next_ms = None, now_ms
+        if reconciliation.next_ms is None or now_ms < reconciliation.next_ms:
             return
-        if self._is_busy(held.key, call.call):
-            self._later(partition, held, asked, now_ms + self._options.append_retry_ms)
+        if self._runs.is_under_way(held.key, call.call):
+            # It runs in this very process, whose heartbeats got lost: its end will say more than any downstream.
+            self._ask_later(partition, held, reconciliation, now_ms + self._options.append_retry_ms)
             return
-        asked.next_ms = None
-        hook = self._hooks.get(call.tool)
+        reconciliation.next_ms = None
+        hook = self.hooks.get(call.tool)
         if hook is None:
-            self._leave(held, call, "no reconcile hook is declared for it here")
+            self._leave_to_people(held, call, "no reconcile hook is declared for it here")
         else:
-            self._spawn(self._ask(partition, held, call, asked, hook), f"reconcile {held.key} {call.call}")
+            asking = self._ask(partition, held, call, reconciliation, hook)
+            self._spawn(asking, f"reconcile {held.key} {call.call}")
 
-    def _leave(self, held: Held, call: Call, note: str) -> None:
+    def _leave_to_people(self, held: Held, call: Call, note: str) -> None:
         self._metrics.left_to_people.inc()
         log.warning("call_left_to_people", thread=str(held.key), call=call.call, tool=call.tool, note=note)
 
-    def _later(self, partition: Partition, held: Held, asked: Asked, at_ms: int) -> None:
-        asked.next_ms = at_ms
-        self._timers.at(at_ms, partial(self._look, partition, held))
+    def _ask_later(self, partition: Partition, held: Held, reconciliation: Reconciliation, at_ms: int) -> None:
+        reconciliation.next_ms = at_ms
+        self._timers.at(at_ms, partial(self._revisit, partition, held))
 
-    def _look(self, partition: Partition, held: Held) -> None:
+    def _revisit(self, partition: Partition, held: Held) -> None:
         if not partition.lost:
             self._look_again(partition, held)
 
     # The answer
 
-    async def _ask(self, partition: Partition, held: Held, call: Call, asked: Asked, hook: ReconcileHook) -> None:
-        async with self._slots:
-            if partition.lost or held.work.asked.get(call.call) is not asked:
-                return  # while it waited for its place somebody settled it, or another executor has it now
-            asked.asked_ms = self._clock.now_ms()
-            asked.answer = await self._answer(hook, held.key, call)
-        self._look(partition, held)
+    async def _ask(
+        self, partition: Partition, held: Held, call: Call, reconciliation: Reconciliation, hook: ReconcileHook
+    ) -> None:
+        async with self.slots:
+            if partition.lost or held.work.reconciliations.get(call.call) is not reconciliation:
+                return  # while it waited for its slot, the call was settled or went to another executor
+            reconciliation.asked_ms = self._clock.now_ms()
+            reconciliation.answer = await self._answer(hook, held.key, call)
+        self._revisit(partition, held)
 
     async def _answer(self, hook: ReconcileHook, key: ThreadKey, call: Call) -> Answer:
-        seconds = self._options.answer_seconds
+        """Return the hook's answer. A hook that fails or takes too long gives an inconclusive one, with the reason."""
+        seconds = self._options.reconcile_answer_seconds
         question = Question(
             tenant=key.tenant,
             thread=key.thread,
@@ -137,13 +141,15 @@ class Reconciling:
         except HookFailedError as error:
             return Answer("unknown", note=str(error))
         except Exception as error:  # the edge of the hooks: a bug in one says nothing about the call
-            log.exception("reconcile_hook_raised", thread=str(key), call=call.call, tool=call.tool)
+            log.exception("reconcile_hook_failed", thread=str(key), call=call.call, tool=call.tool)
             return Answer("unknown", note=f"{type(error).__name__}: {error}")
 
-    def _use(self, partition: Partition, held: Held, call: Call, asked: Asked, now_ms: int) -> None:
-        answer, asked.answer = asked.answer, None
+    def _use_answer(
+        self, partition: Partition, held: Held, call: Call, reconciliation: Reconciliation, now_ms: int
+    ) -> None:
+        answer, reconciliation.answer = reconciliation.answer, None
         assert answer is not None
-        asked.asked += 1
+        reconciliation.asked += 1
         self._metrics.reconciled.labels(answer.status).inc()
         log.info(
             "downstream_asked",
@@ -152,37 +158,43 @@ class Reconciling:
             tool=call.tool,
             status=answer.status,
             note=answer.note,
-            asked=asked.asked,
+            asked=reconciliation.asked,
         )
         step = next_step(
-            held.state, call, answer, asked.asked_ms, now_ms, asked.asked, asked.tries, self._options.limits
+            held.state,
+            call,
+            answer,
+            reconciliation.asked_ms,
+            now_ms,
+            reconciliation.asked,
+            reconciliation.tries,
+            self._options.reconcile,
         )
         match step:
             case AskAgain(at_ms=at_ms, is_try=is_try):
-                asked.tries += is_try
-                self._later(partition, held, asked, at_ms)
+                reconciliation.tries += is_try
+                self._ask_later(partition, held, reconciliation, at_ms)
             case LeaveToPeople(note=note):
-                self._leave(held, call, note)
+                self._leave_to_people(held, call, note)
             case ToolCallResolved():
-                self._resolve(partition, held, asked, step)
+                offsets = self._appends.events(partition.number, held.key, [step])
+                offsets.add_done_callback(partial(self._resolution_appended, partition, held, reconciliation))
 
-    def _resolve(self, partition: Partition, held: Held, asked: Asked, resolved: ToolCallResolved) -> None:
-        offsets = self._appends.events(partition.number, held.key, [resolved])
-        offsets.add_done_callback(partial(self._resolved, partition, held, asked))
-
-    def _resolved(
+    def _resolution_appended(
         self,
         partition: Partition,
         held: Held,
-        asked: Asked,
+        reconciliation: Reconciliation,
         offsets: "asyncio.Future[tuple[int, ...]]",
     ) -> None:
-        """One that could not be appended may be in the log all the same: then the call is not unknown when the time
-        comes to ask again.
+        """Wait for the resolution to be read back; ask again later if it was not acknowledged.
+
+        A resolution that was not acknowledged may be in the log all the same. Then the call is no longer unknown when
+        the time comes, and nothing is asked.
         """
         if offsets.cancelled() or offsets.exception() is not None:
             self._metrics.append_failures.inc()
-            self._later(partition, held, asked, self._clock.now_ms() + self._options.append_retry_ms)
+            self._ask_later(partition, held, reconciliation, self._clock.now_ms() + self._options.append_retry_ms)
         else:
-            asked.resolved_at = offsets.result()[-1]
-            self._look(partition, held)
+            reconciliation.resolved_at = offsets.result()[-1]
+            self._revisit(partition, held)

@@ -35,7 +35,8 @@ from services.runtime.settings import RuntimeSettings
 from services.runtime.thread_work import RuntimeIdentity, RuntimeOptions
 from services.tool_executor.claiming.reconcile import ReconcileLimits
 from services.tool_executor.executing.leases import Leases
-from services.tool_executor.executing.loop import Executor, ExecutorOptions
+from services.tool_executor.executing.loop import Executor
+from services.tool_executor.executing.options import ExecutorOptions
 from services.tool_executor.metrics import ExecutorMetrics
 from services.tool_executor.offering.hooks import ReconcileHook
 from services.tool_executor.tools import ToolRunner

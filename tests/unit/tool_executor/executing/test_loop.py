@@ -22,7 +22,7 @@ from schemas.ids import TenantId, ThreadId, ThreadKey
 from schemas.other_topics.progress import Heartbeat, Quarantine, ToolOutput, decode_progress
 from schemas.topics import THREAD_PROGRESS
 from services.chassis.log.port import Outgoing
-from services.tool_executor.executing import loop as executor_loop
+from services.tool_executor.executing import own_claims
 from services.tool_executor.tools import Emit, ToolEnd, ToolRequest
 from tests.support.simulated.chosen_faults import ChosenFaults
 from tests.support.simulated.virtual_tests import in_virtual_time
@@ -43,13 +43,13 @@ async def test_what_has_effects_runs_once_its_claim_is_read_back() -> None:
     async with world_of(("unsafe", {})) as world:
         process = await executor(world)
         seen: list[list[str]] = []
-        run = process.executor._tools.run
+        run = process.executor.tool_runs.tools.run
 
         async def watched(*arguments: Any) -> ToolEnd:
             seen.append(world.of(key).kinds()[-1:])
             return await run(*arguments)
 
-        process.executor._tools.run = watched  # type: ignore[method-assign]  # watched, and passed on
+        process.executor.tool_runs.tools.run = watched  # type: ignore[method-assign]  # watched, and passed on
         key = await world.create("t")
         await world.submit(key, "i1")
         judged = await world.until_rest(key)
@@ -57,7 +57,7 @@ async def test_what_has_effects_runs_once_its_claim_is_read_back() -> None:
         (finished,) = judged.applied(ToolCallFinished)
         assert (finished.outcome, finished.result["content"][0]["text"]) == ("succeeded", "1.1.0 done")
         assert world.ledger.effects() == {("acme/t", "1.1.0"): 1}
-        assert process.executor._runs == {} and process.executor._slots.taken == 0
+        assert process.executor.runs.by_thread == {} and process.executor.slots.taken == 0
 
 
 @in_virtual_time
@@ -91,8 +91,8 @@ async def test_of_two_executors_one_runs_it(effect: EffectClass) -> None:
         judged = await world.until_rest(key)
         assert len(world.ledger.runs) == 1
         assert len([1 for r, _, _ in judged.records if r.kind == "tool_call.started"]) == 2
-        assert a.executor._runs == {} and b.executor._runs == {}
-        assert a.executor._slots.taken == b.executor._slots.taken == 0
+        assert a.executor.runs.by_thread == {} and b.executor.runs.by_thread == {}
+        assert a.executor.slots.taken == b.executor.slots.taken == 0
 
 
 @in_virtual_time
@@ -126,11 +126,11 @@ async def test_a_claim_whose_append_failed_is_tried_again_with_the_lease_of_the_
         faults.kinds = {"tool_call.started": 31}
         key = await begin(world)
         await asyncio.sleep(29)
-        assert process.executor._slots.taken == 1
+        assert process.executor.slots.taken == 1
         judged = await world.until_rest(key)
         outcomes = [(event.attempt, event.outcome) for event in judged.applied(ToolCallFinished)]
         assert outcomes == [(1, "not_started"), (2, "succeeded")]
-        assert process.executor._slots.taken == 0
+        assert process.executor.slots.taken == 0
 
 
 @in_virtual_time
@@ -138,12 +138,12 @@ async def test_a_claim_that_this_process_does_not_know_is_denied() -> None:
     """Its append was reported as failed after the call was given up on, and was stored all the same."""
     async with world_of(("unsafe", {})) as world:
         process = await executor(world, group="other")
-        process.executor._stopping = True
+        process.executor.own_claims.stopping = True
         key = await begin(world)
         await status_is(world, key, "dispatched")
         claim = ToolCallStarted(call="1.1.0", attempt=1, executor=process.owner, lease_seconds=LEASE)
         await world.command(key, claim, "claim", actor="service:tool-executor")
-        process.executor._stopping = False
+        process.executor.own_claims.stopping = False
         judged = await world.until_rest(key)
         outcomes = [(event.attempt, event.outcome) for event in judged.applied(ToolCallFinished)]
         assert outcomes == [(1, "not_started"), (2, "succeeded")]
@@ -163,7 +163,7 @@ async def test_an_end_is_said_until_it_is_acknowledged() -> None:
         judged = await world.until_rest(key)
         assert judged.state.last_outcome == "completed"
         assert len(world.ledger.runs) == 1
-        assert process.executor._runs == {}
+        assert process.executor.runs.by_thread == {}
 
 
 class Tool:
@@ -188,14 +188,14 @@ class Tool:
 async def test_how_a_tool_ended_is_how_the_call_ends(end: ToolEnd, statuses_then: list[str]) -> None:
     async with world_of(("unsafe", {})) as world:
         process = await executor(world)
-        process.executor._tools = Tool(end)
+        process.executor.tool_runs.tools = Tool(end)
         key = await begin(world)
         await world.until(lambda: "running" in statuses(world.of(key)), 60)
         await asyncio.sleep(1)
         seen = statuses(world.of(key))
         after = seen[seen.index("running") + 1 :]
         assert after[: len(statuses_then)] == statuses_then
-        assert process.executor._slots.taken == 0
+        assert process.executor.slots.taken == 0
 
 
 @in_virtual_time
@@ -205,7 +205,7 @@ async def test_a_result_over_the_record_limit_is_replaced_by_the_reason(of: str)
     end = ToolEnd("succeeded", "x" * 2_000_000 if of == "text" else "x", artifacts=[named] * 2_000 * (of != "text"))
     async with world_of(("unsafe", {})) as world:
         process = await executor(world)
-        process.executor._tools = Tool(end)
+        process.executor.tool_runs.tools = Tool(end)
         key = await begin(world)
         judged = await world.until_rest(key)
         (finished,) = judged.applied(ToolCallFinished)
@@ -217,7 +217,7 @@ async def test_a_result_over_the_record_limit_is_replaced_by_the_reason(of: str)
 async def test_what_a_tool_says_of_files_is_no_reason_to_lose_its_end() -> None:
     async with world_of(("unsafe", {})) as world:
         process = await executor(world)
-        process.executor._tools = Tool(ToolEnd("succeeded", "ok", changes=[{"path": 7, "nonsense": True}]))
+        process.executor.tool_runs.tools = Tool(ToolEnd("succeeded", "ok", changes=[{"path": 7, "nonsense": True}]))
         key = await begin(world)
         judged = await world.until_rest(key)
         (finished,) = judged.applied(ToolCallFinished)
@@ -234,7 +234,7 @@ async def test_what_the_log_cannot_carry_is_replaced_in_results_and_output() -> 
 
     async with world_of(("unsafe", {})) as world:
         process = await executor(world)
-        process.executor._tools = Binary()
+        process.executor.tool_runs.tools = Binary()
         key = await begin(world)
         judged = await world.until_rest(key)
         (finished,) = judged.applied(ToolCallFinished)
@@ -259,7 +259,7 @@ async def test_it_beats_every_third_of_the_lease_while_the_call_runs() -> None:
         }
         assert judged.applied(ToolCallLost) == []
         await asyncio.sleep(10)
-        assert watcher.executor._leases._watches == {}
+        assert watcher.executor.foreign_claims.leases._watches == {}
         assert len(progress_of(world, Heartbeat)) == len(beats)
 
 
@@ -333,7 +333,7 @@ async def test_a_call_taken_for_lost_that_ends_after_all_settles_the_unknown() -
     """Its heartbeats were lost, not its executor: its end is the proof."""
     async with world_of(("unsafe", {"seconds": 20})) as world:
         process = await executor(world)
-        process.executor._progress = lambda *_: None  # type: ignore[method-assign]  # nobody hears it
+        process.executor.appends.progress = lambda *_: None  # type: ignore[method-assign]  # nobody hears it
         await executor(world, "watcher", group="zombies")
         key = await begin(world)
         await status_is(world, key, "unknown")
@@ -357,7 +357,7 @@ async def test_a_cancel_kills_what_runs() -> None:
         assert {name: call.status for name, call in judged.state.calls.items()} == {"1.1.0": "unknown"}
         assert judged.state.last_outcome == "aborted"
         await asyncio.sleep(3)
-        assert process.executor._slots.taken == 0 and process.executor._runs == {}
+        assert process.executor.slots.taken == 0 and process.executor.runs.by_thread == {}
 
 
 # Rebalances
@@ -375,7 +375,7 @@ async def test_a_lost_partition_is_read_on_for_the_calls_that_run() -> None:
         assert [run.ended for run in world.ledger.runs] == ["succeeded"]
         assert judged.applied(ToolCallLost) == []
         await asyncio.sleep(2)
-        assert first.executor._runs == {} and first.executor._followed == set()
+        assert first.executor.runs.by_thread == {} and first.executor.orphaned_calls.followed == set()
         assert len(first.log._readers) == len([1 for reader in first.log._readers if reader._stopped]) + 1
 
 
@@ -408,7 +408,7 @@ async def test_a_partition_that_goes_and_comes_back_finds_its_calls_running(seco
         assert [run.ended for run in world.ledger.runs] == ["succeeded"]
         assert [event.outcome for event in judged.applied(ToolCallFinished)] == ["succeeded"]
         await asyncio.sleep(2)
-        assert process.executor._runs == {} and process.executor._followed == set()
+        assert process.executor.runs.by_thread == {} and process.executor.orphaned_calls.followed == set()
 
 
 @in_virtual_time
@@ -419,13 +419,13 @@ async def test_a_claim_under_way_while_its_partition_goes_is_read_back_and_run()
         process = await executor(world)
         faults.kinds = {"tool_call.started": 2}
         key = await begin(world)
-        await world.until(lambda: process.executor._slots.taken == 1, 20, every=0.01)
+        await world.until(lambda: process.executor.slots.taken == 1, 20, every=0.01)
         await process.loop.revoked(P0)
         judged = await world.until_rest(key)
         assert len(world.ledger.runs) == 1
         assert judged.applied(ToolCallLost) == []
         await asyncio.sleep(2)
-        assert process.executor._slots.taken == 0 and process.executor._runs == {}
+        assert process.executor.slots.taken == 0 and process.executor.runs.by_thread == {}
 
 
 @in_virtual_time
@@ -435,10 +435,10 @@ async def test_a_claim_that_fails_after_its_partition_went_takes_no_place() -> N
         process = await executor(world)
         faults.kinds = {"tool_call.started": 100}
         await begin(world)
-        await world.until(lambda: process.executor._slots.taken == 1, 20, every=0.01)
+        await world.until(lambda: process.executor.slots.taken == 1, 20, every=0.01)
         await process.loop.revoked(P0)
         await asyncio.sleep(40)
-        assert process.executor._slots.taken == 0 and process.executor._runs == {}
+        assert process.executor.slots.taken == 0 and process.executor.runs.by_thread == {}
 
 
 # Limits
@@ -455,11 +455,11 @@ async def test_beyond_its_limits_it_leaves_calls_dispatched(options: dict[str, i
         keys = [await begin(world, f"t{number}") for number in range(6)]
         await asyncio.sleep(1)
         assert len(world.ledger.runs) == most
-        assert len(process.executor._waiting) == 6 - most
+        assert len(process.executor.waiting.threads) == 6 - most
         for key in keys:
             await world.until_rest(key)
         assert len(world.ledger.runs) == 6
-        assert process.executor._waiting == {} and process.executor._slots.taken == 0
+        assert process.executor.waiting.threads == {} and process.executor.slots.taken == 0
 
 
 @in_virtual_time
@@ -517,7 +517,7 @@ async def test_a_claim_that_is_not_read_back_until_the_drain_is_over_is_given_ba
 
         async def deaf(timeout_ms: int) -> Any:
             polled = await poll(timeout_ms)
-            if process.executor._slots.taken:
+            if process.executor.slots.taken:
                 await asyncio.sleep(3600)
             return polled
 
@@ -525,7 +525,7 @@ async def test_a_claim_that_is_not_read_back_until_the_drain_is_over_is_given_ba
         key = await begin(world)
         await world.until(lambda: statuses(world.of(key))[-1:] == ["running"], 60, every=0.01)
         await process.stop()
-        assert process.executor._slots.taken == 0
+        assert process.executor.slots.taken == 0
         await executor(world, "other")
         judged = await world.until_rest(key)
         assert "unknown" not in statuses(judged)
@@ -539,7 +539,7 @@ async def test_a_claim_read_back_after_the_drain_is_given_back() -> None:
         process = await executor(world)
         faults.kinds = {"tool_call.started": 2}
         key = await begin(world)
-        await world.until(lambda: process.executor._slots.taken == 1, 20, every=0.01)
+        await world.until(lambda: process.executor.slots.taken == 1, 20, every=0.01)
         await process.stop()
         assert world.ledger.runs == []
         await executor(world, "e2")
@@ -557,9 +557,9 @@ async def test_a_tool_that_does_not_let_itself_be_killed_is_left_behind() -> Non
 
     async with world_of(("unsafe", {})) as world:
         process = await executor(world)
-        process.executor._tools = Stubborn()
+        process.executor.tool_runs.tools = Stubborn()
         await begin(world)
-        await world.until(lambda: process.executor._slots.taken == 1, 20)
+        await world.until(lambda: process.executor.slots.taken == 1, 20)
         before = asyncio.get_running_loop().time()
         await process.stop()
         assert asyncio.get_running_loop().time() - before < 6
@@ -570,14 +570,14 @@ async def test_a_tool_that_does_not_let_itself_be_killed_is_left_behind() -> Non
 
 @in_virtual_time
 async def test_a_thread_that_fails_is_set_aside_and_the_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    claimable: Callable[..., Any] = executor_loop.claimable
+    claimable: Callable[..., Any] = own_claims.claimable
 
     def failing(state: Any, pool: str) -> Any:
         if state.config is not None and state.config.instructions == "bad":
             raise RuntimeError("a bug in claim")
         return claimable(state, pool)
 
-    monkeypatch.setattr(executor_loop, "claimable", failing)
+    monkeypatch.setattr(own_claims, "claimable", failing)
     async with world_of(("pure", {})) as world:
         process = await executor(world)
         bad = await begin(world, "bad", Config(model="m", instructions="bad"))

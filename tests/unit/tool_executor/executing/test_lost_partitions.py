@@ -24,7 +24,7 @@ async def test_a_claim_that_is_given_up_is_given_back(why: str) -> None:
 
         async def deaf(timeout_ms: int) -> Any:
             polled = await poll(timeout_ms)
-            if process.executor._slots.taken:
+            if process.executor.slots.taken:
                 await asyncio.sleep(3600)
             return polled
 
@@ -35,7 +35,7 @@ async def test_a_claim_that_is_given_up_is_given_back(why: str) -> None:
         process.reader.poll = deaf  # type: ignore[method-assign]  # it never reads its claim back
         process.log.reader = slow  # type: ignore[method-assign, assignment]
         key = await begin(world)
-        failures = process.executor._metrics.append_failures
+        failures = process.executor.metrics.append_failures
         await world.until(lambda: failures._value.get() == 1, 60, every=0.01)
         assert statuses(world.of(key))[-1] == "running"
         if why == "it is told to stop":
@@ -43,7 +43,7 @@ async def test_a_claim_that_is_given_up_is_given_back(why: str) -> None:
         else:
             await process.loop.revoked(P0)
             await asyncio.sleep(5)
-        assert process.executor._slots.taken == 0
+        assert process.executor.slots.taken == 0
         await executor(world, "other", group="other")
         judged = await world.until_rest(key)
         assert "unknown" not in statuses(judged)
@@ -64,10 +64,10 @@ async def test_an_end_that_is_read_back_before_it_is_acknowledged_is_forgotten_o
         faults.kinds = {"tool_call.finished": 1}
         await world.until_rest(key)
         await asyncio.sleep(5)
-        assert process.executor._runs == {}
+        assert process.executor.runs.by_thread == {}
         await process.loop.revoked(P0)
         await asyncio.sleep(1)
-        assert process.executor._followed == set()
+        assert process.executor.orphaned_calls.followed == set()
 
 
 @in_virtual_time
@@ -88,4 +88,4 @@ async def test_a_log_that_is_away_for_a_moment_ends_no_call_of_a_lost_partition(
         assert [event.outcome for event in judged.applied(ToolCallFinished)] == ["succeeded"]
         await asyncio.sleep(2)
         assert process.is_alive
-        assert process.executor._runs == {} and process.executor._followed == set()
+        assert process.executor.runs.by_thread == {} and process.executor.orphaned_calls.followed == set()

@@ -32,7 +32,7 @@ class SaysMuch:
 
 def with_store(process: ExecutorProcess, store: MemoryArtifacts) -> ExecutorProcess:
     metrics = ExecutorMetrics.register(CollectorRegistry())
-    process.executor._tools = OutputStore(SaysMuch(process.executor._tools), store, metrics)
+    process.executor.tool_runs.tools = OutputStore(SaysMuch(process.executor.tool_runs.tools), store, metrics)
     return process
 
 

@@ -67,7 +67,7 @@ def world_of(seconds: float = 20, **fields: Any) -> AbstractAsyncContextManager[
 
 async def asking(world: World, downstream: Downstream | None, name: str = "e2", **fields: Any) -> ExecutorProcess:
     process = await executor(world, name, **fields)
-    process.executor._reconciling._hooks = {} if downstream is None else {"reconcilable": downstream}
+    process.executor.reconciling.hooks = {} if downstream is None else {"reconcilable": downstream}
     return process
 
 
@@ -169,7 +169,7 @@ async def test_a_late_end_settles_it_while_the_downstream_is_asked() -> None:
             return {"status": "done", "result": "too late"}
 
         process = await executor(world, "e1")
-        process.executor._progress = lambda *_: None  # type: ignore[method-assign]  # its heartbeats are lost
+        process.executor.appends.progress = lambda *_: None  # type: ignore[method-assign]  # its heartbeats are lost
         downstream = Downstream(world, slowly)
         await asking(world, downstream, "watcher", group="zombies")
         key = await begin(world)
@@ -188,8 +188,8 @@ async def test_an_executor_does_not_ask_while_its_own_attempt_runs() -> None:
     async with world_of() as world:
         process = await executor(world, "e1")
         downstream = Downstream(world)
-        process.executor._reconciling._hooks = {"reconcilable": downstream}
-        process.executor._progress = lambda *_: None  # type: ignore[method-assign]  # its heartbeats are lost
+        process.executor.reconciling.hooks = {"reconcilable": downstream}
+        process.executor.appends.progress = lambda *_: None  # type: ignore[method-assign]  # its heartbeats are lost
         await executor(world, "watcher", group="zombies")
         key = await begin(world)
         await status_is(world, key, "unknown")
@@ -203,11 +203,11 @@ async def test_it_asks_once_its_own_attempt_was_lost() -> None:
     async with world_of() as world:
         process = await executor(world, "e1")
         downstream = Downstream(world)
-        process.executor._reconciling._hooks = {"reconcilable": downstream}
+        process.executor.reconciling.hooks = {"reconcilable": downstream}
         key = await begin(world, config=Config(model="m", on_unknown="wait"))
         await runs(world)
         await asyncio.sleep(12)
-        for run in process.executor._runs[key].values():
+        for run in process.executor.runs.by_thread[key].values():
             run.cancelled.set()
         judged = await world.until_rest(key)
         assert [resolved.decision for resolved in resolutions(judged)] == ["succeeded"]
@@ -321,13 +321,13 @@ async def test_a_hook_that_says_nothing_is_asked_again_and_the_call_left_to_peop
         assert statuses(world.of(key))[-1] == "unknown"
         held = process.held(key)
         assert held.quarantined is None
-        assert process.executor._reconciling._slots._value == 8, "no place is kept"
-        metrics = process.executor._metrics
+        assert process.executor.reconciling.slots._value == 8, "no place is kept"
+        metrics = process.executor.metrics
         assert metrics.left_to_people._value.get() == 1
         assert metrics.reconciled.labels("unknown")._value.get() == 10
         await world.command(key, ToolCallResolved(call="1.1.0", attempt=1, decision="succeeded"), "a person")
         await world.until_rest(key)
-        assert held.work.asked == {}
+        assert held.work.reconciliations == {}
 
 
 @in_virtual_time
@@ -348,7 +348,7 @@ async def test_without_a_hook_it_waits_for_a_person() -> None:
         process = await asking(world, None)
         await asyncio.sleep(600)
         assert statuses(world.of(key))[-1] == "unknown"
-        assert process.executor._metrics.left_to_people._value.get() == 1
+        assert process.executor.metrics.left_to_people._value.get() == 1
 
 
 @in_virtual_time
@@ -382,7 +382,7 @@ async def test_what_no_longer_matters_when_its_turn_comes_is_not_asked(why: str)
         key = await begun_and_dead(world)
         downstream = Downstream(world)
         process = await asking(world, downstream)
-        places = process.executor._reconciling._slots
+        places = process.executor.reconciling.slots
         for _ in range(8):
             await places.acquire()
         await status_is(world, key, "unknown")

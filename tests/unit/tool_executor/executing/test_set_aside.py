@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from schemas.events import ToolCallFinished, ToolCallLost, TurnCancelRequested
-from services.tool_executor.executing import loop as executor_loop
-from services.tool_executor.executing import orphaned_calls
+from services.tool_executor.executing import orphaned_calls, own_claims
 from tests.support.simulated.virtual_tests import in_virtual_time
 from tests.support.worlds.executor import LEASE, P0, begin, executor, world_of
 from tests.support.worlds.services import ExecutorProcess, World
@@ -19,8 +18,8 @@ class Broken:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.is_broken = False
-        self._claimable: Callable[..., Any] = executor_loop.claimable
-        monkeypatch.setattr(executor_loop, "claimable", self.claimable)
+        self._claimable: Callable[..., Any] = own_claims.claimable
+        monkeypatch.setattr(own_claims, "claimable", self.claimable)
 
     def claimable(self, *arguments: Any) -> Any:
         if self.is_broken:
@@ -49,7 +48,7 @@ async def test_its_tool_runs_on_and_its_end_counts(monkeypatch: pytest.MonkeyPat
         assert [end.outcome for end in judged.applied(ToolCallFinished)] == ["succeeded", "succeeded"]
         assert judged.applied(ToolCallLost) == []
         assert set(world.ledger.effects().values()) == {1}
-        assert process.executor._runs == {}
+        assert process.executor.runs.by_thread == {}
 
 
 @in_virtual_time
@@ -102,4 +101,4 @@ async def test_a_record_of_a_lost_partition_that_cannot_be_folded_ends_no_tool(m
         judged = await world.until_rest(key, turns=2)
         assert judged.applied(ToolCallLost) == []
         assert set(world.ledger.effects().values()) == {1}
-        assert process.executor._runs == {} and process.executor._followed == set()
+        assert process.executor.runs.by_thread == {} and process.executor.orphaned_calls.followed == set()

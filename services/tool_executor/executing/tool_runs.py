@@ -1,0 +1,91 @@
+"""Runs the tool of one attempt, with its heartbeats and its live output.
+
+Heartbeats keep a claim alive: other executors take a call for lost after a lease without one. A pure call has no
+heartbeats, because its claim is appended together with its end, so that there is no lease to keep.
+"""
+
+from functools import partial
+from typing import Final
+
+from schemas.ids import idempotency_key
+from schemas.other_topics.progress import Heartbeat, ToolOutput
+from services.chassis.clock import Clock
+from services.chassis.process.lifecycle import Spawn
+from services.chassis.process.timers import Timers
+from services.chassis.storable import storable_text
+from services.chassis.text_batch import TextBatch
+from services.tool_executor.claiming.claim import environment
+from services.tool_executor.executing.appends import Appends
+from services.tool_executor.executing.end_recorder import EndRecorder
+from services.tool_executor.executing.options import ExecutorOptions
+from services.tool_executor.executing.work import Held, Partition, Run
+from services.tool_executor.metrics import ExecutorMetrics
+from services.tool_executor.tools import ToolRequest, ToolRunner
+
+HEARTBEATS_PER_LEASE: Final = 3
+"""Progress records may be dropped; with three, a single lost or late heartbeat does not cost the claim."""
+
+
+class ToolRuns:
+    def __init__(
+        self,
+        clock: Clock,
+        timers: Timers,
+        appends: Appends,
+        ends: EndRecorder,
+        tools: ToolRunner,
+        spawn: Spawn,
+        options: ExecutorOptions,
+        metrics: ExecutorMetrics,
+    ) -> None:
+        self.tools = tools
+        self._clock = clock
+        self._timers = timers
+        self._appends = appends
+        self._ends = ends
+        self._spawn = spawn
+        self._options = options
+        self._metrics = metrics
+
+    def start(self, partition: Partition, held: Held, run: Run) -> None:
+        """Start the tool in a task of its own; its end is recorded there."""
+        call = held.state.calls[run.attempt.call]
+        run.started = True
+        request = ToolRequest(
+            tenant=held.key.tenant,
+            thread=held.key.thread,
+            call=call.call,
+            attempt=call.attempt,
+            tool=call.tool,
+            args=call.args,
+            idempotency_key=idempotency_key(held.key, call.call),
+            timeout_seconds=call.timeout_ms / 1000,
+            environment=environment(held.state.turn),
+            skills=held.state.skills,
+        )
+        if not run.attempt.pure:
+            self._beat_later(partition, held, run)
+        self._spawn(self._run(partition, held, run, request), f"tool {call.tool} {held.key} {call.call}")
+
+    async def _run(self, partition: Partition, held: Held, run: Run, request: ToolRequest) -> None:
+        output = TextBatch(partial(self._emit_output, partition, held, run), self._options.output_interval_ms)
+        end = await self.tools.run(request, output.add, run.cancelled)
+        output.flush()
+        self._metrics.tool_seconds.observe(end.seconds)
+        self._ends.record(partition, held, run, end)
+
+    def _emit_output(self, partition: Partition, held: Held, run: Run, text: str) -> None:
+        output = ToolOutput(call=run.attempt.call, attempt=run.attempt.attempt, text=storable_text(text))
+        self._appends.progress(partition.number, held.key, output)
+
+    def _beat_later(self, partition: Partition, held: Held, run: Run) -> None:
+        at_ms = self._clock.now_ms() + 1000 * self._options.lease_seconds // HEARTBEATS_PER_LEASE
+        self._timers.at(at_ms, partial(self._beat, partition, held, run))
+
+    def _beat(self, partition: Partition, held: Held, run: Run) -> None:
+        if run.ended:
+            return
+        attempt = run.attempt
+        heartbeat = Heartbeat(call=attempt.call, attempt=attempt.attempt, claim=attempt.claim)
+        self._appends.progress(partition.number, held.key, heartbeat)
+        self._beat_later(partition, held, run)
