@@ -60,7 +60,10 @@ class EndRecorder:
         self._runs.release_slot(run)
         self._metrics.ends.labels(end.outcome).inc()
         started = started_event(run.attempt.call, run.attempt.attempt, self._options)
-        self._append(partition, held, run, end_events(run.attempt, started, end))
+        ended = end_events(run.attempt, started, end)
+        if ended.changes_problem is not None:
+            log.warning("file_changes_refused", thread=str(held.key), error=ended.changes_problem)
+        self._append(partition, held, run, ended.events)
 
     def _append(self, partition: Partition, held: Held, run: Run, events: Sequence[Event]) -> None:
         offsets = self._appends.events(partition.number, held.key, events)
