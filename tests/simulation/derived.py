@@ -97,9 +97,10 @@ def windows_are_what_the_effects_come_to(run: Run) -> Iterator[Broken]:
 
 def first_copies(world: SimulationWorld, partition: int) -> dict[int, Incoming]:
     """By the offset of their source, in the order in which they came."""
-    told: dict[int, Incoming] = {}
-    for effect in world.broker.records(THREAD_EFFECTS.name, partition):
+    told, looked_at = world.first_copies.get(partition, ({}, 0))
+    for effect in world.broker.records(THREAD_EFFECTS.name, partition)[looked_at:]:
         told.setdefault(int(dict(effect.headers)["ce_id"].rpartition(b"-")[2]), effect)
+    world.first_copies[partition] = told, world.broker.end(THREAD_EFFECTS.name, partition)
     return told
 
 

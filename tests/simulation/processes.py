@@ -6,7 +6,6 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, cast
 
 import orjson
-from prometheus_client import CollectorRegistry
 
 from schemas.ids import ThreadKey
 from services.chassis.catalog.reader import CatalogReader
@@ -142,7 +141,7 @@ class IngestProcess(Process):
         world = self.world
         settings = ingest_settings(self.name)
         views = cast("Any", world.store)
-        metrics = IngestMetrics.build(CollectorRegistry())
+        metrics = world.metrics(IngestMetrics.build)
         self.watches = Watches(self.log, views, views, LiveLimits.of(settings))
         known = known_threads(settings, self.log, views, world.options.partitions)
         commands = commands_of(settings, self.log, known, views, self.watches, world.clock, metrics)
@@ -239,7 +238,7 @@ class ProjectorProcess(Process):
             world.store,
             projector_settings(self.name),
             world.clock,
-            ProjectorMetrics.register(CollectorRegistry()),
+            world.metrics(ProjectorMetrics.register),
             self.incarnation,
             MemoryRelayStore(world.store),
         )

@@ -5,8 +5,6 @@ from collections.abc import Mapping
 from functools import cache
 from typing import TYPE_CHECKING
 
-from prometheus_client import CollectorRegistry
-
 from services.chassis.log.groups import ROLLUPS_GROUP
 from services.chassis.log.port import Incoming, Reader, TopicPartition
 from services.projector.metrics import RollupsMetrics
@@ -45,7 +43,7 @@ class RollupsProcess(Process):
 
     async def _start(self, instance_id: str | None) -> None:
         cluster_id = await self.log.cluster_id()
-        metrics = RollupsMetrics.register(CollectorRegistry())
+        metrics = self.world.metrics(RollupsMetrics.register)
         self.worker = WindowWorker(MemoryWindowStore(self.world.store), self.log, cluster_id, _settings(), metrics)
         self._buffer = asyncio.Queue[tuple[int, Incoming]](BUFFERED)
         self.spawn(self._count(), "count")

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
+from unittest.mock import patch
 
 import structlog
 
@@ -26,7 +27,7 @@ from tests.simulation import meaning as meaning  # noqa: PLC0414  # its invarian
 from tests.simulation.clients import Clients, Watcher
 from tests.simulation.collecting import Collecting
 from tests.simulation.invariants import Broken, Run, ViolationError, check_all
-from tests.simulation.memo import decoding_once
+from tests.simulation.memo import compiling_once, decoding_once
 from tests.simulation.model import SeededModel
 from tests.simulation.operators import CommandProcess, Operators, ViewsReader, connections_to_processes
 from tests.simulation.people import Owner
@@ -205,7 +206,7 @@ class Session:
     def _windows_behind(self) -> Iterator[str]:
         world = self.world
         for partition in range(world.options.partitions if self.plan.rollups else 0):
-            at, end = world.store.window_positions.get(partition), len(world.broker.records(EFFECTS, partition))
+            at, end = world.store.window_positions.get(partition), world.broker.end(EFFECTS, partition)
             if end and (at is None or at.next_offset != end):
                 yield f"the windows are at {at} of {end}"
 
@@ -249,7 +250,7 @@ def play(seed: int, **choices: Any) -> Story:
     the seed shall not decide.
     """
     session = Session(seed, choices)
-    with _quiet(), decoding_once():
+    with _quiet(), decoding_once(), compiling_once():
         try:
             run_virtual(session.run())
         except Exception as error:
@@ -261,14 +262,21 @@ def play(seed: int, **choices: Any) -> Story:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """No log lines; and no garbage is collected at times that a replay would not repeat."""
+    """No log lines; and no garbage is collected at times that a replay would not repeat. What the process has frozen stays
+    frozen: a simulated rebuild freezes and unfreezes, as a real one does, and each collection would take ten times as long.
+    """
     before = structlog.get_config()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     was_collecting = gc.isenabled()
     gc.disable()
     try:
-        yield
+        with patch.object(gc, "freeze", _nothing), patch.object(gc, "unfreeze", _nothing):
+            yield
     finally:
         structlog.configure(**before)
         if was_collecting:
             gc.enable()
+
+
+def _nothing() -> None:
+    pass

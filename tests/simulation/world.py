@@ -4,7 +4,10 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from dataclasses import replace
+from functools import cache
 from typing import Any, TypeVar
+
+from prometheus_client import CollectorRegistry
 
 from schemas.codec import Record
 from schemas.events import ThreadCreated
@@ -15,7 +18,7 @@ from schemas.tools import CLIENT_POOL, CLIENT_SOURCE, CatalogSource, ToolSpec
 from schemas.topics import THREAD_EFFECTS, THREAD_EVENTS_DLQ
 from services.chassis.artifacts.store import Stored
 from services.chassis.following.fold_loop import FoldLoopLimits
-from services.chassis.log.port import TopicPartition
+from services.chassis.log.port import Incoming, TopicPartition
 from services.runtime.deciding.own_tools import ENTRY
 from services.runtime.models.port import Model
 from services.runtime.settings import RuntimeSettings
@@ -38,6 +41,7 @@ from tests.support.worlds.services import TOPIC, ExecutorProcess, Process, Runti
 
 P = TypeVar("P", bound=Process)
 T = TypeVar("T")
+M = TypeVar("M")
 Onlooker = Callable[[Record, Verdict, ThreadState], None]
 
 LIMITS = replace(
@@ -85,6 +89,11 @@ KINDS: dict[str, type[Process]] = {
 }
 
 
+@cache
+def _registered_once(register: Callable[[CollectorRegistry], M]) -> M:
+    return register(CollectorRegistry())
+
+
 class SimulationWorld(World):
     store: MemoryViews  # type: ignore[assignment]  # in place of a store without a projector
 
@@ -116,6 +125,8 @@ class SimulationWorld(World):
         self.stored: dict[tuple[ThreadKey, int], int] = {}
         """Thread and seq of each record: when it was stored, counted over all threads."""
         self.stored_ms: dict[tuple[ThreadKey, int], int] = {}
+        self.first_copies: dict[int, tuple[dict[int, Incoming], int]] = {}
+        """For each partition the effects found so far, by `derived.first_copies`, and how many it has looked at."""
         self._family = plan.spawns > 0 or plan.plans > 0
         self._rng = random.Random(f"{seed} database")
         self._hook_rng = random.Random(f"{seed} downstream")
@@ -131,6 +142,10 @@ class SimulationWorld(World):
         await self.publish_tools(CatalogSource(source=CLIENT_SOURCE, pool=CLIENT_POOL, tools=(CLIENT_TOOL,)))
         if self._family:
             await self.publish_tools(ENTRY)
+
+    def metrics(self, register: Callable[[CollectorRegistry], M]) -> M:
+        """Nobody reads them here, and to register them takes longer than most processes live."""
+        return _registered_once(register)
 
     def hooks(self) -> dict[str, ReconcileHook]:
         return {"reconcilable": LedgerHook(self.ledger, self._hook_rng)}
@@ -172,7 +187,7 @@ class SimulationWorld(World):
         return [process for process in self.processes if isinstance(process, kind) and process.is_alive]
 
     def end(self, partition: int) -> int:
-        return len(self.broker.records(TOPIC, partition))
+        return self.broker.end(TOPIC, partition)
 
     def stored_state(self, key: ThreadKey) -> Any:
         """As the views have it, for who reads them; None where they do not."""

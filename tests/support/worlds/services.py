@@ -7,7 +7,7 @@ as the lifecycle does; `World.problems` keeps what no process may fail with.
 
 import asyncio
 import contextlib
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextvars import Context
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
@@ -48,6 +48,7 @@ from tests.support.stored.followed_views import FollowedViews
 TOPIC = THREAD_EVENTS.name
 USER = "user:ann"
 T = TypeVar("T")
+M = TypeVar("M")
 
 LIMITS = replace(
     RuntimeSettings.model_construct().limits(),
@@ -138,6 +139,10 @@ class World:
             task.cancel()
         await asyncio.gather(*[process.ended() for process in self.processes])
         await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def metrics(self, register: Callable[[CollectorRegistry], M]) -> M:
+        """The metrics of one process."""
+        return register(CollectorRegistry())
 
     def background(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """As the world's own: not a part of a process, even where one causes it."""
@@ -370,7 +375,7 @@ class RuntimeProcess(Process):
             options=RuntimeOptions(
                 limits=world.options.limits, answer_bytes_max=100_000, append_retry_ms=500, delta_interval_ms=20
             ),
-            metrics=RuntimeMetrics.register(CollectorRegistry()),
+            metrics=world.metrics(RuntimeMetrics.register),
         )
         self.loop = FoldLoop(self.log, world.store, self.runtime, TOPIC, world.options.fold_loop, world.store)
         self.spawn(timers.run(), "timers")
@@ -407,7 +412,7 @@ class ExecutorProcess(Process):
         timers = Timers(world.clock)
         self.timers = timers
         self.leases = Leases(self.log, world.clock, timers)
-        metrics = ExecutorMetrics.register(CollectorRegistry())
+        metrics = world.metrics(ExecutorMetrics.register)
         self.executor = Executor(
             log_=self.log,
             clock=world.clock,
