@@ -35,7 +35,7 @@ TURN_SECONDS_MAX = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """Medians, in milliseconds."""
+    """Both are medians in milliseconds."""
 
     short_ms: float
     long_ms: float

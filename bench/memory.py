@@ -25,7 +25,7 @@ MIB = 1_048_576
 
 
 async def measure_memory(bench: Bench) -> dict[str, float]:
-    """MiB by service."""
+    """Return the resident memory of each service in MiB."""
     log = await KafkaLog.open(bench.system.settings, "bench-memory")
     try:
         await _append_threads(log)

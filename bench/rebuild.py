@@ -23,7 +23,7 @@ COPY_BATCH_ROWS = 5_000
 
 @dataclass(frozen=True, slots=True)
 class Rebuilt:
-    """Events per second."""
+    """All rates are in events per second."""
 
     by_workers: dict[int, float]
     copied: float

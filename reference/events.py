@@ -1,5 +1,5 @@
-"""The event reference (`docs/events.md`) and the JSON Schemas (`schemas/json/`), made from the models, the transition
-table and the examples. `python -m reference.events` writes both; a test keeps them up to date.
+"""`python -m reference.events` writes the event reference (`docs/events.md`) and the schemas (`schemas/json/`) from
+the models, the transition table and the examples. A test keeps them up to date.
 
 `python -m reference.events release` adds what is not frozen yet to `schemas/json/released.json`: from then on a test
 holds each of those versions to the fingerprints of its schema and its example. Only words may still change.
@@ -234,7 +234,7 @@ class Field(NamedTuple):
 
 
 def event_reference(examples: Mapping[str, str]) -> str:
-    """`examples`: the example of each CloudEvents type, as JSON."""
+    """Return the page. `examples` has the example of each CloudEvents type, as JSON."""
     fields = _fields_by_class()
     parts = [INTRODUCTION, _overview()]
     parts += [_event_section(event, fields[event.__name__], examples[cloudevents_type(event)]) for event in EVENTS]
@@ -345,7 +345,7 @@ def _text(node: ast.stmt | None) -> str:
 
 
 def fingerprint(document: str) -> str:
-    """sha256 over canonical JSON without descriptions."""
+    """Return the sha256 over canonical JSON without descriptions: words may change, the rest may not."""
     return sha256(canonical_json(_without_descriptions(json.loads(document)))).hexdigest()
 
 
@@ -372,7 +372,7 @@ def fingerprints(folder: Path) -> dict[str, dict[str, str]]:
 
 
 def read_examples(folder: Path) -> dict[str, str]:
-    """By CloudEvents type, of the newest versions."""
+    """Return the examples of the newest versions by CloudEvents type."""
     return {cloudevents_type(event): (folder / f"{_stem(event)}.example.json").read_text() for event in EVENTS}
 
 

@@ -1,4 +1,4 @@
-"""docs/views.md from sql/generation.sql: `python -m reference.views > docs/views.md`. A test compares."""
+"""`python -m reference.views > docs/views.md` describes the views from generation.sql. A test compares."""
 
 import re
 import sys

@@ -53,7 +53,7 @@ class Limits(Frozen):
 
 
 class Skill(Frozen):
-    """A folder with a SKILL.md, by reference."""
+    """A skill is a folder with a SKILL.md, given by reference."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
     version: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
@@ -95,7 +95,7 @@ class Config(Frozen):
 
 
 def merge_patch(target: JsonValue, patch: JsonValue) -> JsonValue:
-    """RFC 7396."""
+    """Return the value with the patch merged into it, as RFC 7396 describes."""
     if not isinstance(patch, dict):
         return patch
     merged = dict(target) if isinstance(target, dict) else {}

@@ -1,4 +1,4 @@
-"""Errors of the kernel, as a tree. The first question to an error is whether trying again can help.
+"""The errors of the kernel form a tree. The first question to an error is whether trying again can help.
 
 ThreadlogError              retriable = False
 ├── DecodeError             a record that cannot be read: to the dead letters, the partition goes on

@@ -1,4 +1,5 @@
-"""Every event, its type and version pinned. A released version never changes: a new rule is a new version.
+"""Every event is defined here, with its type and version. A released version never changes: another
+rule is another version.
 
 `kind` names the event (`tool_call.finished`), `version` its data; the CloudEvents type is
 `dev.threadlog.<kind>.v<version>`. `identity` names the fields that, with thread and kind, make a service's event id.
@@ -98,7 +99,7 @@ class ProposedCall(Frozen):
 
 
 class Usage(Frozen):
-    """Tokens of one response, as the provider counted them."""
+    """The tokens of one response are counted by its provider."""
 
     input_tokens: Count = 0
     output_tokens: Count = 0

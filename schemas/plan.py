@@ -1,4 +1,4 @@
-"""Plans: versioned graphs of tasks. Pure; the thread's fold calls it for plan events.
+"""A plan is a versioned graph of tasks. This is pure, and the thread's fold calls it for plan events.
 
 A version waits until it is approved or rejected; a newer version takes the place of one that waits. When a version
 comes in force, tasks that it keeps by id go on with their status, but those that failed or were cancelled begin anew;

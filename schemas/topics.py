@@ -1,4 +1,4 @@
-"""Every topic, as data. A topic is declared here before anything uses it."""
+"""Every topic is declared here, as data, before anything uses it."""
 
 from dataclasses import dataclass
 from typing import Literal

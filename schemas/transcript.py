@@ -45,7 +45,7 @@ ItemKind = Literal["message", "reasoning", "tool_call", "tool_result", "resoluti
 
 
 class Item(NamedTuple):
-    """One piece of the conversation."""
+    """An item is one piece of the conversation."""
 
     seq: int
     """Seq of the record that brought it."""
@@ -338,7 +338,9 @@ def _digest(record: Record, index: int) -> str:
 
 @dataclass
 class Transcript:
-    """The items of one thread, in memory. `items` in order of seq and part, waiting ones among them."""
+    """A transcript keeps the items of one thread in memory. `items` are in order of seq and part, waiting ones
+    included.
+    """
 
     items: list[Item] = field(default_factory=list)
     summary_seq: int = 0

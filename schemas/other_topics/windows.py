@@ -29,7 +29,7 @@ FAILED_CALLS: Final = frozenset({"failed", "timed_out"})
 
 
 class Counted(NamedTuple):
-    """One addition to a counter."""
+    """An effect adds this to a counter."""
 
     counter: str
     name: str
@@ -38,7 +38,7 @@ class Counted(NamedTuple):
 
 
 class Took(NamedTuple):
-    """The duration of one turn or call, for the sketch of that name."""
+    """A turn or call took so long; the sketch of that name counts it."""
 
     times: str
     milliseconds: int
