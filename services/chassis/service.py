@@ -25,7 +25,7 @@ logger = structlog.get_logger()
 
 
 @dataclass(slots=True)
-class Surroundings:
+class Service:
     settings: Settings
     lifecycle: Lifecycle
     log: KafkaLog
@@ -39,7 +39,7 @@ class Surroundings:
         seconds: Gauge,
         waits: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Of the service's reader, from now on: these metrics show it, and /livez judges by it (see `chassis.lag`)."""
+        """Measure how far the service's reader is behind: these metrics show it, and /livez judges by it."""
         self.meter = LagMeter(
             self.log,
             positions,
@@ -54,7 +54,7 @@ class Surroundings:
 
 
 @asynccontextmanager
-async def surroundings(
+async def open_service(
     settings: Settings,
     lifecycle: Lifecycle,
     service: str,
@@ -63,7 +63,7 @@ async def surroundings(
     not_ready: Check,
     owners: Sequence[str] = ("projector",),
     takes: Sequence[str] = (),
-) -> AsyncIterator[Surroundings]:
+) -> AsyncIterator[Service]:
     """Open to the end of the block. The database may be away: nothing is connected before it is needed. What else is
     wrong with it is a SetupError; `takes` are the roles that are taken on beside the service's own.
     """
@@ -87,14 +87,14 @@ async def surroundings(
             role=settings.postgres_role,
             count_statement=metrics.count_statement,
         )
-        around = Surroundings(settings, lifecycle, log, pool)
+        opened = Service(settings, lifecycle, log, pool)
         probes = await Probes.start(
-            settings.probes_host, settings.probes_port, registry, not_ready=not_ready, not_live=around.not_live
+            settings.probes_host, settings.probes_port, registry, not_ready=not_ready, not_live=opened.not_live
         )
         try:
             lifecycle.spawn(metrics.watch_event_loop(), "event loop watch")
             lifecycle.spawn(watch.run(), "partition watch")
-            yield around
+            yield opened
         finally:
             await probes.close()
             pool.terminate()

@@ -20,14 +20,14 @@ from services.chassis.artifacts.store import ArtifactStore
 from services.chassis.catalog.reader import CatalogReader
 from services.chassis.clock import Clock, SystemClock
 from services.chassis.following.quarantine import REPORT_SECONDS
-from services.chassis.kafka.groups import kafka_groups
+from services.chassis.kafka.consumer_groups import kafka_groups
 from services.chassis.log.port import Log
 from services.chassis.postgres.roles import OPERATOR, READER
 from services.chassis.postgres.tenancy import TenantPool
 from services.chassis.process.lifecycle import Lifecycle, run_service
 from services.chassis.process.pacing import Pace
 from services.chassis.process.telemetry import configure_logging
-from services.chassis.service import surroundings
+from services.chassis.service import open_service
 from services.chassis.threads.postgres_states import TenantStates
 from services.ingest.api_keys import PostgresKeys
 from services.ingest.app import create_app
@@ -92,7 +92,7 @@ async def _serve(settings: IngestSettings, lifecycle: Lifecycle) -> None:
             return "stopping"
         return None if server is not None and server.started else "starting"
 
-    async with surroundings(
+    async with open_service(
         settings,
         lifecycle,
         SERVICE,
@@ -100,19 +100,19 @@ async def _serve(settings: IngestSettings, lifecycle: Lifecycle) -> None:
         not_ready=not_ready,
         owners=("projector", "ingest"),
         takes=(READER, OPERATOR),
-    ) as around:
-        partitions = await around.log.partition_count(THREAD_EVENTS.name)
+    ) as service:
+        partitions = await service.log.partition_count(THREAD_EVENTS.name)
         metrics = IngestMetrics.build(registry)
-        found = wire(settings, around.log, around.pool, SystemClock(), metrics, partitions)
+        found = wire(settings, service.log, service.pool, SystemClock(), metrics, partitions)
         LiveCollector(found.watches.counts, registry)
         await found.watches.open()
         lifecycle.spawn(found.watches.run(), "live reader")
         lifecycle.spawn(found.tools.follow(), "catalog")
         lifecycle.spawn(found.ops.run(), "ops")
-        jobs = Jobs(around.pool, settings.instance, settings.import_lease_seconds)
+        jobs = Jobs(service.pool, settings.instance, settings.import_lease_seconds)
         importing = ImportSupervisor(jobs, found.imports.wanted, settings.import_poll_seconds)
         lifecycle.spawn(importing.run(lifecycle.stopping), "imports")
-        around.measure_lag(found.watches.positions, metrics.lag_records, metrics.lag_seconds)
+        service.measure_lag(found.watches.positions, metrics.lag_records, metrics.lag_seconds)
         listener = _listen(settings.ingest_host, settings.ingest_port)
         server = _Server(_uvicorn_config(create_app(found), settings))
         serving = lifecycle.spawn(server.serve([listener]), "http server")

@@ -6,7 +6,7 @@ from prometheus_client import CollectorRegistry
 from services.chassis.clock import SystemClock, draw_id
 from services.chassis.process.lifecycle import Lifecycle, run_service
 from services.chassis.process.telemetry import configure_logging
-from services.chassis.service import surroundings
+from services.chassis.service import open_service
 from services.projector.applying.postgres_relay import PostgresRelayStore
 from services.projector.generations.postgres_store import PostgresStores
 from services.projector.loop import Projector
@@ -39,16 +39,16 @@ async def serve(settings: ProjectorSettings, lifecycle: Lifecycle) -> None:
     def not_ready() -> str | None:
         return None if projector is not None and projector.is_ready else "no partitions yet"
 
-    async with surroundings(settings, lifecycle, "projector", registry, not_ready=not_ready) as around:
+    async with open_service(settings, lifecycle, "projector", registry, not_ready=not_ready) as service:
         stores = PostgresStores(settings.postgres_dsn, settings)
-        building = own_generation_live(around.log, stores, settings.postgres_dsn, settings, metrics)
+        building = own_generation_live(service.log, stores, settings.postgres_dsn, settings, metrics)
         if not await done_before(lifecycle.stopping, building):
             return
         relay_store = PostgresRelayStore(settings.postgres_dsn, settings) if settings.projector_effects else None
         projector = await Projector.start(
-            around.log, stores, settings, SystemClock(), metrics, draw_id()[:8], relay_store
+            service.log, stores, settings, SystemClock(), metrics, draw_id()[:8], relay_store
         )
-        around.measure_lag(projector.positions, metrics.lag_records, metrics.lag_seconds, Waits(registry))
+        service.measure_lag(projector.positions, metrics.lag_records, metrics.lag_seconds, Waits(registry))
         await projector.run(lifecycle.stopping)
 
 

@@ -20,7 +20,7 @@ from schemas.ids import ThreadKey
 from schemas.topics import THREAD_EFFECTS, THREAD_EVENTS
 from services.chassis.clock import Clock
 from services.chassis.errors import SetupError
-from services.chassis.log.groups import PROJECTOR_GROUP
+from services.chassis.log.consumer_groups import PROJECTOR_GROUP
 from services.chassis.log.port import Incoming, Log, Reader, TopicPartition
 from services.projector.applying.apply import Applier, tell_nobody
 from services.projector.applying.dead_letter_topic import DeadLetterTopic
@@ -150,7 +150,7 @@ class Projector:
         """Of the first record that is not in the views, by partition held."""
         return {TopicPartition(TOPIC, partition): offset for partition, offset in self._held.positions().items()}
 
-    # The group's side (chassis.log.Rebalance)
+    # The group's side (chassis.log.port.Rebalance)
 
     async def revoked(self, partitions: frozenset[TopicPartition]) -> None:
         gone = [tp.partition for tp in partitions]

@@ -9,12 +9,12 @@ from services.chassis.catalog.publisher import Publisher
 from services.chassis.catalog.reader import CatalogReader
 from services.chassis.clock import SystemClock, draw_id
 from services.chassis.following.following import FOLLOWED, Following, fold_loop
-from services.chassis.log.groups import RUNTIME_GROUP
+from services.chassis.log.consumer_groups import RUNTIME_GROUP
 from services.chassis.postgres.sql_files import SqlFiles
 from services.chassis.process.lifecycle import Lifecycle, run_service
 from services.chassis.process.telemetry import configure_logging
 from services.chassis.process.timers import Timers
-from services.chassis.service import surroundings
+from services.chassis.service import open_service
 from services.runtime.child_store import PostgresChildren
 from services.runtime.deciding.own_tools import ENTRY
 from services.runtime.loop import Runtime
@@ -30,22 +30,22 @@ async def serve(settings: RuntimeSettings, lifecycle: Lifecycle) -> None:
     registry = CollectorRegistry()
     following = Following[Work](lifecycle)
 
-    async with surroundings(settings, lifecycle, "runtime", registry, not_ready=following.not_ready) as around:
+    async with open_service(settings, lifecycle, "runtime", registry, not_ready=following.not_ready) as service:
         clock, metrics = SystemClock(), RuntimeMetrics.register(registry)
         timers = Timers(clock)
-        catalog = CatalogReader(around.log)
+        catalog = CatalogReader(service.log)
         sql = SqlFiles(Path(__file__).with_name("sql"))
         make = partial(
             Runtime,
-            log_=around.log,
+            log_=service.log,
             clock=clock,
             timers=timers,
             catalog=catalog,
             model=open_model(settings),
             slots=ModelSlots(settings.runtime_model_calls_max, settings.runtime_model_calls_per_tenant_max),
-            transcripts=PostgresTranscripts(around.pool, sql),
-            children=PostgresChildren(around.pool, sql),
-            partitions=await around.log.partition_count(THREAD_EVENTS.name),
+            transcripts=PostgresTranscripts(service.pool, sql),
+            children=PostgresChildren(service.pool, sql),
+            partitions=await service.log.partition_count(THREAD_EVENTS.name),
             spawn=lifecycle.spawn,
             identity=RuntimeIdentity(settings.instance, draw_id()[:8], settings.runtime_agent_version),
             options=RuntimeOptions(settings.limits()),
@@ -54,14 +54,14 @@ async def serve(settings: RuntimeSettings, lifecycle: Lifecycle) -> None:
         runtimes = {topic: make() for topic in FOLLOWED}
         lifecycle.spawn(timers.run(), "timers")
         lifecycle.spawn(catalog.run(), "catalog")
-        await Publisher(around.log, clock, catalog).publish(ENTRY)
-        loops = {topic: fold_loop(around.log, around.pool, topic, runtime) for topic, runtime in runtimes.items()}
+        await Publisher(service.log, clock, catalog).publish(ENTRY)
+        loops = {topic: fold_loop(service.log, service.pool, topic, runtime) for topic, runtime in runtimes.items()}
         lag = (metrics.lag_records, metrics.lag_seconds)
-        await following.begin(around, loops, RUNTIME_GROUP, f"runtime-{settings.instance}", lifecycle.stopping, lag)
+        await following.begin(service, loops, RUNTIME_GROUP, f"runtime-{settings.instance}", lifecycle.stopping, lag)
         await lifecycle.stopping.wait()
         for topic, runtime in runtimes.items():
             runtime.stop(following.partitions(topic))
-        await around.log.appender.flush()
+        await service.log.appender.flush()
         await lifecycle.end_tasks()
 
 

@@ -12,11 +12,11 @@ from services.chassis.catalog.publisher import Publisher
 from services.chassis.catalog.reader import CatalogReader
 from services.chassis.clock import SystemClock, draw_id
 from services.chassis.following.following import FOLLOWED, Following, fold_loop
-from services.chassis.log.groups import executor_group
+from services.chassis.log.consumer_groups import executor_group
 from services.chassis.process.lifecycle import Lifecycle, run_service
 from services.chassis.process.telemetry import configure_logging
 from services.chassis.process.timers import Timers
-from services.chassis.service import surroundings
+from services.chassis.service import open_service
 from services.tool_executor.assembly import assembled
 from services.tool_executor.claiming.reconcile import ReconcileLimits
 from services.tool_executor.executing.leases import Leases
@@ -33,13 +33,13 @@ async def serve(settings: ExecutorSettings, file: ToolsFile, lifecycle: Lifecycl
     registry = CollectorRegistry()
     following = Following[Work](lifecycle)
 
-    async with surroundings(settings, lifecycle, "tool-executor", registry, not_ready=following.not_ready) as around:
+    async with open_service(settings, lifecycle, "tool-executor", registry, not_ready=following.not_ready) as service:
         clock, metrics = SystemClock(), ExecutorMetrics.register(registry)
         timers = Timers(clock)
-        catalog = CatalogReader(around.log)
-        leases = Leases(around.log, clock, timers)
+        catalog = CatalogReader(service.log)
+        leases = Leases(service.log, clock, timers)
         store = open_artifacts(settings)
-        publisher = Publisher(around.log, clock, catalog)
+        publisher = Publisher(service.log, clock, catalog)
         assembly = assembled(settings, file, os.environ, publisher, lifecycle.spawn, store)
         options = ExecutorOptions(
             instance=settings.instance,
@@ -64,7 +64,7 @@ async def serve(settings: ExecutorSettings, file: ToolsFile, lifecycle: Lifecycl
         tools = OutputStore(assembly.toolbox, store, metrics, OutputStoreLimits(settings.executor_keep_seconds))
         executors = {
             topic: Executor(
-                log_=around.log,
+                log_=service.log,
                 clock=clock,
                 timers=timers,
                 leases=leases,
@@ -82,15 +82,15 @@ async def serve(settings: ExecutorSettings, file: ToolsFile, lifecycle: Lifecycl
         assembly.start()
         metrics.quarantined.set_function(following.quarantined)
         member = f"tool-executor-{file.pool}-{settings.instance}"
-        loops = {topic: fold_loop(around.log, around.pool, topic, executor) for topic, executor in executors.items()}
+        loops = {topic: fold_loop(service.log, service.pool, topic, executor) for topic, executor in executors.items()}
         lag = (metrics.lag_records, metrics.lag_seconds)
-        reading = await following.begin(around, loops, executor_group(file.pool), member, asyncio.Event(), lag)
+        reading = await following.begin(service, loops, executor_group(file.pool), member, asyncio.Event(), lag)
         await lifecycle.stopping.wait()
         drain_seconds = max(0.0, settings.drain_seconds - settings.executor_kill_seconds)
         kill_seconds = settings.executor_kill_seconds
         await asyncio.gather(*[executor.drain(drain_seconds, kill_seconds) for executor in executors.values()])
         reading.cancel()
-        await around.log.appender.flush()
+        await service.log.appender.flush()
         await assembly.warden.close()
         await lifecycle.end_tasks()
 

@@ -8,7 +8,7 @@ import httpx2
 import pytest
 
 from schemas.topics import PARTITIONS_DEFAULT
-from services.chassis.log.groups import RUNTIME_GROUP
+from services.chassis.log.consumer_groups import RUNTIME_GROUP
 from services.client.sse import JsonObject
 from tests.support.processes.services import database
 from tests.support.processes.system import System, system

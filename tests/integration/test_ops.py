@@ -12,11 +12,17 @@ from prometheus_client import CollectorRegistry
 from schemas.ids import TenantId, ThreadId, ThreadKey
 from schemas.topics import THREAD_PROGRESS
 from services.chassis.clock import SystemClock
-from services.chassis.kafka.groups import kafka_groups
+from services.chassis.kafka.consumer_groups import kafka_groups
 from services.chassis.kafka.kafka_log import KafkaLog
 from services.chassis.kafka.topic_admin import TopicSpec
 from services.chassis.kafka.topics import kafka_topics
-from services.chassis.log.groups import PROJECTOR_GROUP, RUNTIME_GROUP, GroupMembers, executor_group, without_owner
+from services.chassis.log.consumer_groups import (
+    PROJECTOR_GROUP,
+    RUNTIME_GROUP,
+    GroupMembers,
+    executor_group,
+    without_owner,
+)
 from services.chassis.log.port import LogUnavailableError, TopicPartition
 from services.chassis.postgres.connections import open_pool
 from services.chassis.postgres.tenancy import TenantPool

@@ -15,7 +15,7 @@ from services.chassis.clock import SystemClock
 from services.chassis.kafka.kafka_log import KafkaLog
 from services.chassis.kafka.topic_admin import apply, topic_specs
 from services.chassis.kafka.topics import kafka_topics
-from services.chassis.log.groups import PROJECTOR_GROUP
+from services.chassis.log.consumer_groups import PROJECTOR_GROUP
 from services.chassis.log.port import Incoming, Outgoing, TopicPartition
 from services.cli.local.embedded import Running
 from services.projector.generations.errors import OtherLogError

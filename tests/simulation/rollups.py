@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import TYPE_CHECKING
 
-from services.chassis.log.groups import ROLLUPS_GROUP
+from services.chassis.log.consumer_groups import ROLLUPS_GROUP
 from services.chassis.log.port import Incoming, Reader, TopicPartition
 from services.projector.metrics import RollupsMetrics
 from services.projector.settings import RollupsSettings

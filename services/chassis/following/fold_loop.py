@@ -1,6 +1,6 @@
 """The frame of a service that follows threads: assigned partitions, records in log order, fold, act.
 
-States start from the projector's rows (`chassis.states`): active threads when a partition is assigned, idle ones when
+States start from the projector's rows (`threads.states`): active threads when a partition is assigned, idle ones when
 a record for them arrives. Records of a thread whose row is being read wait beside the loop; the loop itself never
 waits for a database. A record at or below a state's own offset is skipped, so a row newer than this reader does no
 harm. A position that went backwards is never trusted below what this reader has relied on: it is waited for, with a
@@ -10,7 +10,7 @@ store, as for ephemeral threads, the partition is read from its beginning, and a
 The service is told of each folded record at once (`on_record`), and after each batch which threads to act for
 (`on_batch`), once their partition has been read up to the end as of its assignment. It owns `Held.work`. A thread that
 cannot be folded, or of which the service says so (`Partition.set_aside`), is quarantined: nothing is folded onto it any
-more until it is read anew from the store, after a pause that grows with its failures (`chassis.quarantine`).
+more until it is read anew from the store, after a pause that grows with its failures (`quarantine`).
 """
 
 import asyncio
@@ -25,10 +25,10 @@ from schemas.codec import Record, Unreadable, decode
 from schemas.ids import ThreadKey
 from schemas.state import NOTHING, ThreadState, is_active
 from schemas.thread import Verdict, fold
-from services.chassis.following.held import Held as Held  # noqa: PLC0414  # together with the loop for whoever follows it
-from services.chassis.following.held import Partition as Partition  # noqa: PLC0414
-from services.chassis.following.held import Work
-from services.chassis.following.known_keys import KnownKeys
+from services.chassis.following.followed_threads import Held as Held  # noqa: PLC0414  # together with the loop for whoever follows it
+from services.chassis.following.followed_threads import Partition as Partition  # noqa: PLC0414
+from services.chassis.following.followed_threads import Work
+from services.chassis.following.key_filter import KeyFilter
 from services.chassis.following.quarantine import Pauses, Quarantine
 from services.chassis.log.port import Incoming, Log, LogUnavailableError, Reader, TopicPartition
 from services.chassis.log.scan import scan
@@ -139,7 +139,7 @@ class FoldLoop(Generic[Work]):
         spawn(self.run_evictions(), "evictions")
         spawn(self.run_quarantine(), "quarantine")
 
-    # Assignment (chassis.log.Rebalance)
+    # Assignment (chassis.log.port.Rebalance)
 
     async def assigned(self, partitions: frozenset[TopicPartition]) -> Mapping[TopicPartition, int]:
         self._partition_count = await self._log.partition_count(self._topic)
@@ -346,7 +346,7 @@ class FoldLoop(Generic[Work]):
         if stored is None or stored.next_offset < partition.relied_on:
             log.warning("keys_not_used", partition=partition.number, reason="too many" if stored is None else "behind")
             return
-        known = KnownKeys(len(stored.keys) + len(partition.unlisted))
+        known = KeyFilter(len(stored.keys) + len(partition.unlisted))
         for key in (*stored.keys, *partition.unlisted, *partition.parked):
             known.add(key)
         partition.known = known

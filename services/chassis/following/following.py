@@ -13,11 +13,11 @@ from prometheus_client import Gauge
 
 from schemas.topics import EPHEMERAL_EVENTS, THREAD_EVENTS, Topic
 from services.chassis.following.fold_loop import FoldLoop, FoldLoopLimits, Follower
-from services.chassis.following.held import Partition, Work
+from services.chassis.following.followed_threads import Partition, Work
 from services.chassis.log.port import Log, Reader, TopicPartition
 from services.chassis.process.lifecycle import Lifecycle
 from services.chassis.process.pacing import Pace
-from services.chassis.service import Surroundings
+from services.chassis.service import Service
 from services.chassis.threads.postgres_states import PostgresStates
 
 FOLLOWED: Sequence[Topic] = (THREAD_EVENTS, EPHEMERAL_EVENTS)
@@ -30,7 +30,7 @@ def fold_loop(log: Log, pool: asyncpg.Pool, topic: Topic, follower: Follower[Wor
 
 
 class Following(Generic[Work]):
-    """Implements `chassis.log.Rebalance` for its loops."""
+    """Implements `chassis.log.port.Rebalance` for its loops."""
 
     def __init__(self, lifecycle: Lifecycle) -> None:
         self._lifecycle = lifecycle
@@ -61,7 +61,7 @@ class Following(Generic[Work]):
 
     async def begin(
         self,
-        around: Surroundings,
+        service: Service,
         loops: Mapping[Topic, FoldLoop[Work]],
         group: str,
         member: str,
@@ -71,9 +71,9 @@ class Following(Generic[Work]):
         """Joins the group. The task reads until `stopping` is set; `lag` is shown in records and in seconds."""
         by_topic = {topic.name: loop for topic, loop in loops.items()}
         self._loops = by_topic
-        self._partitions = min([await around.log.partition_count(topic) for topic in by_topic])
-        reader = await around.log.group_reader(list(by_topic), group, self, member)
-        around.measure_lag(self.positions, *lag, self.waits_for_states)
+        self._partitions = min([await service.log.partition_count(topic) for topic in by_topic])
+        reader = await service.log.group_reader(list(by_topic), group, self, member)
+        service.measure_lag(self.positions, *lag, self.waits_for_states)
         for loop in by_topic.values():
             loop.begin(self._lifecycle.spawn)
         return self._lifecycle.spawn(self._run(reader, stopping, Pace()), "fold loops")

@@ -1,4 +1,4 @@
-"""The log on Kafka. This module and its two halves, `kafka_producer` and `kafka_readers`, are the only ones that know
+"""The log on Kafka. This module and its two halves, `producer` and `readers`, are the only ones that know
 aiokafka.
 
 What shapes it: round trips cost, Python does not. So there is one producer with an outbox per partition and one produce

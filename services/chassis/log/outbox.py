@@ -60,7 +60,7 @@ class OutboxLimits:
 
 @dataclass(slots=True)
 class OutboxCounts:
-    """Plain integers, because they are counted on the hot path; `log_metrics` shows them to Prometheus."""
+    """Plain integers, because they are counted on the hot path; `log.metrics` shows them to Prometheus."""
 
     records: int = 0
     """Acknowledged."""

@@ -1,4 +1,4 @@
-"""What every service counts around its own work. What the log counts is in `log_metrics`."""
+"""What every service counts around its own work. What the log counts is in `log.metrics`."""
 
 import asyncio
 import importlib.metadata

@@ -23,7 +23,7 @@ from schemas.ids import TenantId, ThreadId, ThreadKey
 from schemas.state import FOLD_VERSION, load_state
 from schemas.topics import THREAD_EVENTS
 from services.chassis.clock import Clock
-from services.chassis.log.groups import EXECUTOR_GROUPS, PROJECTOR_GROUP, RUNTIME_GROUP, Groups, without_owner
+from services.chassis.log.consumer_groups import EXECUTOR_GROUPS, PROJECTOR_GROUP, RUNTIME_GROUP, Groups, without_owner
 from services.chassis.log.port import TopicPartition
 from services.ingest.commands.views import format_moment
 from services.ingest.database import Database

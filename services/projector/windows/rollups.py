@@ -20,10 +20,10 @@ from prometheus_client import CollectorRegistry
 from yarl import URL
 
 from services.chassis.kafka.readers import COMMIT_INTERVAL_SECONDS
-from services.chassis.log.groups import ROLLUPS_GROUP
+from services.chassis.log.consumer_groups import ROLLUPS_GROUP
 from services.chassis.process.lifecycle import Lifecycle, run_service
 from services.chassis.process.telemetry import configure_logging
-from services.chassis.service import surroundings
+from services.chassis.service import open_service
 from services.projector.generations.errors import ProjectorError
 from services.projector.metrics import RollupsMetrics
 from services.projector.settings import RollupsSettings
@@ -102,10 +102,10 @@ async def serve(settings: RollupsSettings, lifecycle: Lifecycle) -> None:
     def not_ready() -> str | None:
         return None if worker is not None and worker.is_ready else "no partitions yet"
 
-    async with surroundings(settings, lifecycle, "rollups", registry, not_ready=not_ready) as around:
+    async with open_service(settings, lifecycle, "rollups", registry, not_ready=not_ready) as service:
         store = PostgresWindowStore(settings.postgres_dsn, settings)
-        worker = WindowWorker(store, around.log, await around.log.cluster_id(), settings, metrics)
-        around.measure_lag(worker.positions, metrics.lag_records, metrics.lag_seconds)
+        worker = WindowWorker(store, service.log, await service.log.cluster_id(), settings, metrics)
+        service.measure_lag(worker.positions, metrics.lag_records, metrics.lag_seconds)
         app = make_app(settings, worker)
         counting = lifecycle.spawn(worker.run(), "count")
         reading = lifecycle.spawn(_read(app), "faust")

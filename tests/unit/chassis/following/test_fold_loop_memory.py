@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 
 from services.chassis.following.fold_loop import FoldLoop
-from services.chassis.following.held import KEPT_MAX
+from services.chassis.following.followed_threads import KEPT_MAX
 from services.chassis.log.port import TopicPartition
 from tests.support.simulated.virtual_tests import in_virtual_time
 from tests.support.worlds.fold_loop import EVICTING, SETTINGS, TOPIC, FoldWorld

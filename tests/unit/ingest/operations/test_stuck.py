@@ -13,7 +13,7 @@ from schemas.ids import TenantId, ThreadId, ThreadKey
 from schemas.other_topics.progress import Delta, Progress, Quarantine, encode_progress
 from schemas.state import FOLD_VERSION, dump_state
 from schemas.topics import EPHEMERAL_EVENTS, THREAD_PROGRESS
-from services.chassis.log.groups import PROJECTOR_GROUP, RUNTIME_GROUP, GroupMembers, executor_group
+from services.chassis.log.consumer_groups import PROJECTOR_GROUP, RUNTIME_GROUP, GroupMembers, executor_group
 from services.chassis.log.port import LogUnavailableError, Outgoing, TopicPartition
 from services.chassis.threads.states import StateStore
 from services.ingest.database import Database

@@ -3,7 +3,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from services.chassis.log.groups import ROLLUPS_GROUP
+from services.chassis.log.consumer_groups import ROLLUPS_GROUP
 from services.projector.settings import RollupsSettings
 from services.projector.windows.rollups import make_app
 

@@ -12,7 +12,7 @@ PROBES = 4
 ROOM_MIN = 4_096
 
 
-class KnownKeys:
+class KeyFilter:
     def __init__(self, expected: int) -> None:
         self.room = max(ROOM_MIN, 2 * expected)
         """How many keys it is made for; beyond them wrong answers become frequent."""

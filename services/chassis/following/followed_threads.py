@@ -7,7 +7,7 @@ from typing import Generic, TypeVar
 from schemas.codec import Record
 from schemas.ids import ThreadKey
 from schemas.state import ThreadState
-from services.chassis.following.known_keys import KnownKeys
+from services.chassis.following.key_filter import KeyFilter
 from services.chassis.following.quarantine import Quarantine
 
 Work = TypeVar("Work")
@@ -63,7 +63,7 @@ class Partition(Generic[Work]):
     evicted: bool = False
     lost: bool = False
     loading: bool = False
-    known: KnownKeys | None = None
+    known: KeyFilter | None = None
     """Every thread with a record that was not read here, and every one that was; None until the keys are loaded."""
     unlisted: set[ThreadKey] = field(default_factory=set)
     """Taken into memory while `known` was not there."""

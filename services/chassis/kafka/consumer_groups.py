@@ -8,7 +8,7 @@ from aiokafka.coordinator.protocol import ConsumerProtocol
 from aiokafka.errors import KafkaError, NoError, for_code
 
 from services.chassis.kafka.producer import log_error
-from services.chassis.log.groups import GroupMembers
+from services.chassis.log.consumer_groups import GroupMembers
 from services.chassis.log.port import TopicPartition
 from services.chassis.settings import Settings
 
