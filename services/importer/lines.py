@@ -11,7 +11,7 @@ from typing import Any, BinaryIO, NamedTuple, Protocol, TypeAlias
 
 import orjson
 
-from services.chassis.storable import storable_json
+from services.chassis.sanitize import sanitize_json
 
 LINE_BYTES_MAX = 64 << 20
 """The default for the longest line that is read; a longer one is a bad line."""
@@ -105,7 +105,7 @@ def _parse(number: int, raw: bytes) -> Line:
 def _parse_leniently(raw: bytes) -> object:
     """What only lone surrogates or bytes that are no UTF-8 keep from being JSON: they are replaced, visibly."""
     try:
-        return storable_json(json.loads(raw.decode(errors="replace")))
+        return sanitize_json(json.loads(raw.decode(errors="replace")))
     except (ValueError, RecursionError):
         return None
 

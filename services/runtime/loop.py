@@ -26,7 +26,7 @@ from services.chassis.clock import Clock
 from services.chassis.log.port import Log, LogError, Outgoing
 from services.chassis.process.lifecycle import Spawn
 from services.chassis.process.timers import Timers
-from services.chassis.storable import storable_text
+from services.chassis.sanitize import sanitize_text
 from services.runtime.child_store import ChildStore
 from services.runtime.deciding import compaction
 from services.runtime.deciding.children import own_end
@@ -159,7 +159,7 @@ class Runtime:
 
     def report_quarantined(self, partition: Partition, held: Held, seconds: float) -> None:
         report = Quarantine(
-            reason=storable_text(held.quarantined or ""),
+            reason=sanitize_text(held.quarantined or ""),
             by=self._identity.source,
             since_ms=self._clock.now_ms() - int(1000 * seconds),
         )

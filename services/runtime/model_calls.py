@@ -15,7 +15,7 @@ from services.chassis.catalog.reader import CatalogReader
 from services.chassis.clock import Clock
 from services.chassis.log.port import Log, Outgoing
 from services.chassis.process.lifecycle import Spawn
-from services.chassis.storable import storable_text
+from services.chassis.sanitize import sanitize_text
 from services.chassis.text_batch import TextBatch
 from services.runtime.deciding import compaction, skills
 from services.runtime.deciding.calls import offered_tools
@@ -174,12 +174,12 @@ class ModelCalls:
 
     def _emit_text(self, partition: Partition, held: Held, calling: Calling, text: str) -> None:
         turn, step, attempt, _ = calling
-        delta = DeltaProgress(turn=turn, step=step, attempt=attempt, text=storable_text(text))
+        delta = DeltaProgress(turn=turn, step=step, attempt=attempt, text=sanitize_text(text))
         self.progress(partition, held, encode_progress(delta))
 
     def _emit_reasoning(self, partition: Partition, held: Held, calling: Calling, text: str) -> None:
         turn, step, attempt, _ = calling
-        delta = DeltaProgress(turn=turn, step=step, attempt=attempt, reasoning=storable_text(text))
+        delta = DeltaProgress(turn=turn, step=step, attempt=attempt, reasoning=sanitize_text(text))
         self.progress(partition, held, encode_progress(delta))
 
     def drop(self, work: Work) -> None:

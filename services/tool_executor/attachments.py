@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import IO, TypeAlias
 
 from services.chassis.artifacts.store import PIECE_BYTES, sha256_of
-from services.chassis.storable import storable_text
+from services.chassis.sanitize import sanitize_text
 from services.tool_executor.output import INLINE_BYTES_MAX
 
 TEXT = "text/plain; charset=utf-8"
@@ -95,6 +95,6 @@ class Spool:
 
 def whole_text(text: str, name: str = "output.txt", bytes_max: int = INLINE_BYTES_MAX) -> Attachments:
     """Of a text that its result cuts; nothing where it fits."""
-    if len(text) <= bytes_max // 4 or len(encoded := storable_text(text).encode()) <= bytes_max:
+    if len(text) <= bytes_max // 4 or len(encoded := sanitize_text(text).encode()) <= bytes_max:
         return ()
     return (Attachment(encoded, TEXT, name),)

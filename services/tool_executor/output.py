@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from pydantic import JsonValue
 
-from services.chassis.storable import storable_json, storable_text
+from services.chassis.sanitize import sanitize_json, sanitize_text
 
 INLINE_BYTES_MAX = 32_768
 MARKER_BYTES_MAX = 64
@@ -44,7 +44,7 @@ class HeadTail:
 
     def cut(self) -> Cut:
         if self.bytes_seen <= self._bytes_max:
-            return self._fitted(Cut(storable_text(bytes(self._head).decode(errors="replace")), 0))
+            return self._fitted(Cut(sanitize_text(bytes(self._head).decode(errors="replace")), 0))
         ending = bytes(self._tail[-self._tail_max :]) if self._tail_max else b""
         if len(ending) < self._tail_max:
             # Little came after the head was full: the rest of the tail is the head's own end.
@@ -60,7 +60,7 @@ class HeadTail:
 
 
 def cut_text(text: str, bytes_max: int = INLINE_BYTES_MAX) -> Cut:
-    storable = storable_text(text)
+    storable = sanitize_text(text)
     encoded = storable.encode()
     if len(encoded) <= bytes_max:
         return Cut(storable, 0)
@@ -90,16 +90,16 @@ def structured_result(
     """Several texts and a JSON value beside them. A value that does not fit beside the texts is left out, and counted
     as cut; texts that do not fit together are joined and cut.
     """
-    storable = storable_json(structured)
+    storable = sanitize_json(structured)
     size = 0 if storable is None else len(json.dumps(storable, ensure_ascii=False).encode())
     texts = texts if texts or storable is None else [json.dumps(storable, ensure_ascii=False)]
-    text_bytes = sum(len(storable_text(text).encode()) for text in texts)
+    text_bytes = sum(len(sanitize_text(text).encode()) for text in texts)
     fits = storable is not None and text_bytes + size <= bytes_max
     bytes_cut = 0 if fits else size
     if text_bytes > bytes_max:
         cut = cut_text("\n".join(texts), bytes_max)
         texts, bytes_cut = [cut.text], bytes_cut + cut.bytes_cut
-    content: list[JsonValue] = [{"type": "text", "text": storable_text(text)} for text in texts]
+    content: list[JsonValue] = [{"type": "text", "text": sanitize_text(text)} for text in texts]
     result: dict[str, JsonValue] = {"content": content, "is_error": is_error, "bytes_cut": bytes_cut}
     return result | {"structured": storable} if fits else result
 
@@ -116,7 +116,7 @@ class LiveText:
             return ""
         shown = chunk[: self._left]
         self._left -= len(shown)
-        text = storable_text(self._decoder.decode(shown))
+        text = sanitize_text(self._decoder.decode(shown))
         return text if self._left > 0 else f"{text}\n[… more output is not shown live …]\n"
 
 
@@ -125,7 +125,7 @@ def _joined(head: bytes, tail: bytes, bytes_seen: int) -> Cut:
     starts = head[: len(head) - _broken_end(head)]
     ends = tail[_broken_start(tail) :]
     cut = bytes_seen - len(starts) - len(ends)
-    first, last = (storable_text(part.decode(errors="replace")) for part in (starts, ends))
+    first, last = (sanitize_text(part.decode(errors="replace")) for part in (starts, ends))
     return Cut(f"{first}\n[… {cut} bytes cut …]\n{last}", cut)
 
 

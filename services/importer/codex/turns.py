@@ -9,7 +9,7 @@ import orjson
 from pydantic import JsonValue
 
 from schemas.events import AnswerItem, AnswerReasoning, AnswerText, Failure, TextItem, TurnOutcome, Usage
-from services.chassis.storable import storable_json
+from services.chassis.sanitize import sanitize_json
 from services.importer.codex.calls import End, changes_of, child_of, end_of_output, whole_of
 from services.importer.codex.records import count, image_of, milliseconds, word
 from services.importer.model import Blob, Call, CallEnd, Change, Compaction, Evidence, Input, Origin, Plan, PlanTask
@@ -122,7 +122,7 @@ class OpenCall:
     def take_inside(self, item: dict[str, Any]) -> None:
         """What ran in it has no result that the model was shown: it is kept beside its own."""
         if len(self.inside) < INSIDE_MAX:
-            self.inside.append(storable_json({name: item[name] for name in item if name not in _NOT_KEPT_INSIDE}))
+            self.inside.append(sanitize_json({name: item[name] for name in item if name not in _NOT_KEPT_INSIDE}))
             if item.get("status") == "completed":
                 self.changes += changes_of(item.get("changes"))
 

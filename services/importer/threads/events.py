@@ -48,7 +48,7 @@ from schemas.plan import MOVES
 from schemas.state import ThreadState
 from schemas.thread import fold
 from schemas.transcript import context_hash
-from services.chassis.storable import storable_text
+from services.chassis.sanitize import sanitize_text
 from services.importer.model import (
     Blob,
     Compaction,
@@ -216,7 +216,7 @@ class Ahead:
                 sha256=artifact.sha256,
                 size=artifact.size,
                 media_type=artifact.media_type,
-                name=storable_text(name)[:NAME_CHARACTERS_MAX] if name is not None else None,
+                name=sanitize_text(name)[:NAME_CHARACTERS_MAX] if name is not None else None,
             ),
             origin,
             None,
@@ -290,7 +290,7 @@ class Ahead:
         if self.has(mark):
             return
         cutter = Cutter(self.limits.text_bytes_max)
-        summary = cutter.cut(storable_text(piece.summary))
+        summary = cutter.cut(sanitize_text(piece.summary))
         self._store(cutter)
         for kept in cutter.artifacts:
             self.record_artifact(kept, piece.origin)
@@ -344,7 +344,7 @@ class Ahead:
         items: list[ContentItem] = []
         for item in sent.items:
             if isinstance(item, TextItem):
-                items.append(TextItem(text=cutter.cut(storable_text(item.text))))
+                items.append(TextItem(text=cutter.cut(sanitize_text(item.text))))
             else:
                 items.append(item)
         for blob in sent.blobs:
@@ -365,23 +365,23 @@ class Ahead:
 
 
 def _name_of(blob: Blob) -> str | None:
-    return storable_text(blob.name)[:NAME_CHARACTERS_MAX] if blob.name is not None else None
+    return sanitize_text(blob.name)[:NAME_CHARACTERS_MAX] if blob.name is not None else None
 
 
 def _distinct(tasks: tuple[PlanTask, ...]) -> list[PlanTask]:
     found: dict[str, PlanTask] = {}
     for task in tasks:
-        name = storable_text(task.id)[:NAME_CHARACTERS_MAX] or "task"
-        found[name] = replace(task, id=name, title=storable_text(task.title))
+        name = sanitize_text(task.id)[:NAME_CHARACTERS_MAX] or "task"
+        found[name] = replace(task, id=name, title=sanitize_text(task.title))
     return list(found.values())
 
 
 def shown_title(title: str) -> str:
-    return " ".join(storable_text(title).split())[:TITLE_CHARACTERS_MAX]
+    return " ".join(sanitize_text(title).split())[:TITLE_CHARACTERS_MAX]
 
 
 def labels_of(header: Header) -> dict[str, str]:
-    labels = {"imported-from": header.tool, "session": storable_text(header.source_id)[:NAME_CHARACTERS_MAX]}
+    labels = {"imported-from": header.tool, "session": sanitize_text(header.source_id)[:NAME_CHARACTERS_MAX]}
     if header.cwd:
-        labels["cwd"] = storable_text(header.cwd)[:NAME_CHARACTERS_MAX]
+        labels["cwd"] = sanitize_text(header.cwd)[:NAME_CHARACTERS_MAX]
     return labels

@@ -20,7 +20,7 @@ from schemas.events import Artifact, ArtifactRecorded, Lineage, ThreadImportEnde
 from schemas.ids import ThreadKey, call_id
 from schemas.state import Call as KnownCall
 from schemas.state import ThreadState, unknown_calls
-from services.chassis.storable import storable_json
+from services.chassis.sanitize import sanitize_json
 from services.importer.model import (
     Call,
     Compaction,
@@ -342,7 +342,7 @@ class ThreadImport:
         outcome = FINISHED.get(found.end) if found is not None else None
         number = self.ahead.state.last_turn + 1
         if found is not None and outcome is not None:
-            result = Cutter(self.limits.result_bytes_max // 2).cut_json(storable_json(found.result))
+            result = Cutter(self.limits.result_bytes_max // 2).cut_json(sanitize_json(found.result))
         else:
             again = f" as {call_id(number, call.step, call.index)}" if found is not None else ""
             outcome = "cancelled"

@@ -30,7 +30,7 @@ from schemas.ids import call_id, idempotency_key
 from schemas.state import Turn as OpenTurn
 from schemas.state import unknown_calls, unsettled_calls
 from schemas.transcript import context_hash
-from services.chassis.storable import storable_json, storable_text
+from services.chassis.sanitize import sanitize_json, sanitize_text
 from services.importer.model import Blob, Call, CallEnd, Compaction, Input, Origin, Plan, Step, Turn
 from services.importer.threads.cutting import Cutter
 from services.importer.threads.events import UNRECORDED, Ahead
@@ -80,7 +80,7 @@ def _start(ahead: Ahead, turn: Turn, names: tuple[str, ...], number: int) -> boo
         inputs=names,
         config=ahead.state.config_seq,
         base=ahead.state.base,
-        agent_version=storable_text(f"{ahead.header.tool} {ahead.header.tool_version or ''}".strip()),
+        agent_version=sanitize_text(f"{ahead.header.tool} {ahead.header.tool_version or ''}".strip()),
     )
     ordinal = f"{ORDINAL}{turn.first_ordinal}" if turn.first_ordinal is not None else ""
     return ahead.add(event, turn.origin, turn.started_ms, more=ordinal)
@@ -96,7 +96,7 @@ def _end(ahead: Ahead, turn: Turn, number: int) -> None:
         turn=number,
         follows=opened.follows,
         outcome=outcome,
-        reason=storable_text(turn.reason)[:1000] if turn.reason else None,
+        reason=sanitize_text(turn.reason)[:1000] if turn.reason else None,
         unknown_calls=tuple([call.call for call in unknown_calls(ahead.state, number)]),
         confirmed=ahead.confirmed,
     )
@@ -152,7 +152,7 @@ class _Steps:
             follows=opened.follows,
             inputs=inputs,
             context=NO_CONTEXT,
-            model=storable_text(step.model or ahead.header.model or "unknown"),
+            model=sanitize_text(step.model or ahead.header.model or "unknown"),
             tools_hash=NO_TOOLS,
             owner=POOL,
         )
@@ -182,7 +182,7 @@ class _Steps:
             step=number,
             attempt=attempt,
             started=self._starts(),
-            error=step.error.model_copy(update={"message": storable_text(step.error.message)[:4000]}),
+            error=step.error.model_copy(update={"message": sanitize_text(step.error.message)[:4000]}),
             retriable=False,
         )
         self.ahead.add(event, step.origin, step.at_ms)
@@ -199,7 +199,7 @@ class _Steps:
                 started=started,
                 items=tuple([_answer(item, cutter) for item in step.items]),
                 calls=tuple([_proposed(index, call, cutter) for index, call in enumerate(step.calls)]),
-                stop_reason=storable_text(step.stop_reason or UNRECORDED),
+                stop_reason=sanitize_text(step.stop_reason or UNRECORDED),
                 usage=step.usage or NO_USAGE,
                 response_id=_named(step.response_id) if step.response_id is not None else None,
             )
@@ -209,28 +209,28 @@ class _Steps:
 
 def _named(response: str) -> str:
     """No longer than an index takes."""
-    return storable_text(response)[:NAME_CHARACTERS_MAX]
+    return sanitize_text(response)[:NAME_CHARACTERS_MAX]
 
 
 def _answer(item: AnswerItem, cutter: Cutter) -> AnswerItem:
-    text = cutter.cut(storable_text(item.text))
+    text = cutter.cut(sanitize_text(item.text))
     if text is item.text and item.provider is None:
         return item
     provider = item.provider
-    kept = storable_json(provider) if provider is not None else None
+    kept = sanitize_json(provider) if provider is not None else None
     return item.model_copy(update={"text": text, "provider": kept if isinstance(kept, dict) else None})
 
 
 def _proposed(index: int, call: Call, cutter: Cutter) -> ProposedCall:
-    tool, args = storable_text(call.tool), cutter.cut_json(storable_json(call.args))
+    tool, args = sanitize_text(call.tool), cutter.cut_json(sanitize_json(call.args))
     assert isinstance(args, dict)
-    malformed = cutter.cut(storable_text(call.malformed)) if call.malformed is not None else None
+    malformed = cutter.cut(sanitize_text(call.malformed)) if call.malformed is not None else None
     return ProposedCall(
         index=index,
         tool=tool,
         args=args,
         call_hash=call_hash(tool, args),
-        provider_id=storable_text(call.source_id),
+        provider_id=sanitize_text(call.source_id),
         malformed=malformed,
     )
 
@@ -249,13 +249,13 @@ class _CallEvents:
             return
         call, ahead = self.call, self.ahead
         if call.end == "denied":
-            by = storable_text(call.decided_by or UNRECORDED)
-            reason = storable_text(call.reason or _text_of(call.result) or "no reason was recorded")[:4000]
+            by = sanitize_text(call.decided_by or UNRECORDED)
+            reason = sanitize_text(call.reason or _text_of(call.result) or "no reason was recorded")[:4000]
             event = ToolCallDenied(call=self.name, call_hash=found.call_hash, by=by, reason=reason)
             ahead.add(event, call.end_origin or call.origin, call.ended_ms)
             return
         approved = ToolCallApproved(
-            call=self.name, call_hash=found.call_hash, by=storable_text(call.decided_by or UNRECORDED)
+            call=self.name, call_hash=found.call_hash, by=sanitize_text(call.decided_by or UNRECORDED)
         )
         ahead.add(approved, call.origin, call.started_ms)
         more = child_mark(call.child) if call.child is not None else ""
@@ -267,7 +267,7 @@ class _CallEvents:
             call=self.name,
             attempt=1,
             call_hash=hash_in_force,
-            tool=storable_text(self.call.tool),
+            tool=sanitize_text(self.call.tool),
             pool=POOL,
             args=args,
             effect="unsafe",
@@ -285,7 +285,7 @@ class _CallEvents:
             return
         claim = running.claim
         if outcome is None:
-            evidence = storable_text(call.reason or "the session does not tell what came of it")[:1000]
+            evidence = sanitize_text(call.reason or "the session does not tell what came of it")[:1000]
             event = ToolCallLost(call=self.name, attempt=1, claim=claim, evidence=evidence)
             ahead.add(event, call.end_origin or call.origin, call.ended_ms)
             return
@@ -299,7 +299,7 @@ class _CallEvents:
                 cutter.keep(blob)
             changes = tuple([_change(change.path, change.before, change.after, cutter) for change in call.changes])
             short = replace_limit(cutter, ahead.limits.result_bytes_max)
-            result = short.cut_json(storable_json(call.result))
+            result = short.cut_json(sanitize_json(call.result))
             return ToolCallFinished(
                 call=self.name,
                 attempt=1,
@@ -321,7 +321,7 @@ def replace_limit(cutter: Cutter, text_bytes_max: int) -> Cutter:
 
 def _change(path: str, before: Blob | None, after: Blob | None, cutter: Cutter) -> FileChange:
     return FileChange(
-        path=storable_text(path),
+        path=sanitize_text(path),
         before=cutter.keep(before).sha256 if before is not None else None,
         after=cutter.keep(after).sha256 if after is not None else None,
     )

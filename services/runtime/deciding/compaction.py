@@ -25,7 +25,7 @@ from schemas.events import (
 )
 from schemas.state import ThreadState, Turn, unsettled_calls
 from schemas.transcript import Item
-from services.chassis.storable import storable_text
+from services.chassis.sanitize import sanitize_text
 from services.runtime.deciding.decisions import (
     Append,
     CallModel,
@@ -124,7 +124,7 @@ def _through_seq(state: ThreadState) -> int | None:
 
 
 def _failed(state: ThreadState, kind: str, message: str) -> Append:
-    error = Failure(kind=kind, message=storable_text(message)[:ERROR_CHARACTERS_MAX])
+    error = Failure(kind=kind, message=sanitize_text(message)[:ERROR_CHARACTERS_MAX])
     return Append(ContextCompactionFailed(base=state.base, requested=state.compaction_seq, error=error))
 
 
@@ -164,7 +164,7 @@ def _said(text: str) -> TranscriptItem:
 
 def to_summary(calling: Summarising, answer: ModelAnswer, bytes_max: int) -> ContextCompacted | ModelFailure:
     """Calls of the answer are none: no tools are offered to be used."""
-    text = storable_text("\n\n".join([item.text for item in answer.items if item.kind == "text"])).strip()
+    text = sanitize_text("\n\n".join([item.text for item in answer.items if item.kind == "text"])).strip()
     if not text:
         return ModelFailure("the model answered without a text", retriable=True)
     size = len(canonical_json(text))

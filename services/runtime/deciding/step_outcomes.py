@@ -19,7 +19,7 @@ from schemas.events import (
     StepFinished,
     Usage,
 )
-from services.chassis.storable import storable_json, storable_text
+from services.chassis.sanitize import sanitize_json, sanitize_text
 from services.runtime.deciding.decisions import Calling
 from services.runtime.models.port import ModelAnswer, ModelFailure
 
@@ -34,21 +34,21 @@ def step_finished(calling: Calling, answer: ModelAnswer) -> StepFinished:
     for item in answer.items:
         provider = None if item.provider is None else _object(item.provider)
         if item.kind == "reasoning":
-            items.append(AnswerReasoning(text=storable_text(item.text), provider=provider))
+            items.append(AnswerReasoning(text=sanitize_text(item.text), provider=provider))
         else:
-            items.append(AnswerText(text=storable_text(item.text), provider=provider))
+            items.append(AnswerText(text=sanitize_text(item.text), provider=provider))
     calls = []
     for index, call in enumerate(answer.calls):
         args = _object(call.args)
-        tool = storable_text(call.tool)
+        tool = sanitize_text(call.tool)
         calls.append(
             ProposedCall(
                 index=index,
                 tool=tool,
                 args=args,
                 call_hash=call_hash(tool, args),
-                provider_id=None if call.provider_id is None else storable_text(call.provider_id),
-                malformed=None if call.malformed is None else storable_text(call.malformed),
+                provider_id=None if call.provider_id is None else sanitize_text(call.provider_id),
+                malformed=None if call.malformed is None else sanitize_text(call.malformed),
             )
         )
     usage = answer.usage
@@ -59,7 +59,7 @@ def step_finished(calling: Calling, answer: ModelAnswer) -> StepFinished:
         started=calling.started,
         items=tuple(items),
         calls=tuple(calls),
-        stop_reason=storable_text(answer.stop_reason)[:STOP_REASON_CHARACTERS_MAX],
+        stop_reason=sanitize_text(answer.stop_reason)[:STOP_REASON_CHARACTERS_MAX],
         usage=Usage(
             input_tokens=usage.input_tokens,
             output_tokens=usage.output_tokens,
@@ -79,7 +79,7 @@ def step_failed(calling: Calling, failure: ModelFailure, retry_at_ms: int) -> St
         step=calling.step,
         attempt=calling.attempt,
         started=calling.started,
-        error=Failure(kind=kind, message=storable_text(failure.error)[:ERROR_CHARACTERS_MAX]),
+        error=Failure(kind=kind, message=sanitize_text(failure.error)[:ERROR_CHARACTERS_MAX]),
         retriable=retriable,
         retry_at_ms=retry_at_ms if retriable else None,
     )
@@ -99,10 +99,10 @@ def step_handed_over(calling: Calling, owner: str) -> StepFailed:
 
 def _response_id(given: str) -> str:
     """Equal ones stay equal."""
-    text = storable_text(given)
+    text = sanitize_text(given)
     return text if len(text) <= RESPONSE_ID_CHARACTERS_MAX else f"sha256:{sha256(text.encode()).hexdigest()}"
 
 
 def _object(value: object) -> dict[str, JsonValue]:
-    stored = storable_json(value)
+    stored = sanitize_json(value)
     return stored if isinstance(stored, dict) else {}

@@ -10,7 +10,7 @@ from typing import Final
 import pydantic
 
 from schemas.events import Artifact, Event, FileChange, ToolCallFinished, ToolCallLost, ToolCallStarted
-from services.chassis.storable import storable_json, storable_text
+from services.chassis.sanitize import sanitize_json, sanitize_text
 from services.tool_executor.claiming.claim import Attempt
 from services.tool_executor.tools import ToolEnd
 
@@ -35,7 +35,7 @@ def end_events(attempt: Attempt, started: ToolCallStarted, end: ToolEnd) -> EndE
     events: list[Event] = [started] if attempt.pure else []
     if end.outcome == "lost" or end.outcome == "cancelled":  # noqa: PLR1714  # narrows the type
         evidence = end.evidence or ("killed midway" if end.outcome == "cancelled" else "its end was not seen")
-        evidence = storable_text(evidence)[:EVIDENCE_CHARACTERS_MAX]
+        evidence = sanitize_text(evidence)[:EVIDENCE_CHARACTERS_MAX]
         lost = ToolCallLost(call=attempt.call, attempt=attempt.attempt, claim=attempt.claim, evidence=evidence)
         return EndEvents([*events, lost])
     changes, problem = _file_changes(end)
@@ -44,7 +44,7 @@ def end_events(attempt: Attempt, started: ToolCallStarted, end: ToolEnd) -> EndE
         attempt=attempt.attempt,
         claim=attempt.claim,
         outcome=end.outcome,
-        result=storable_json(end.result),
+        result=sanitize_json(end.result),
         changes=changes,
         artifacts=_artifacts(end),
         milliseconds=int(1000 * end.seconds),
@@ -54,7 +54,7 @@ def end_events(attempt: Attempt, started: ToolCallStarted, end: ToolEnd) -> EndE
 
 def _artifacts(end: ToolEnd) -> tuple[Artifact, ...]:
     return tuple(
-        Artifact.model_validate({key: storable_json(value) for key, value in named.items()}) for named in end.artifacts
+        Artifact.model_validate({key: sanitize_json(value) for key, value in named.items()}) for named in end.artifacts
     )
 
 

@@ -15,7 +15,7 @@ from pydantic import JsonValue
 
 from schemas.events import ToolCallResolved
 from schemas.state import Call, ThreadState, unknown_calls
-from services.chassis.storable import storable_json, storable_text
+from services.chassis.sanitize import sanitize_json, sanitize_text
 from services.tool_executor.claiming.claim import is_cancelling
 from services.tool_executor.output import INLINE_BYTES_MAX, structured_result, text_result
 
@@ -69,7 +69,7 @@ def answer_of(said: object) -> Answer:
     if not isinstance(said, Mapping):
         return Answer("unknown", note=f"the answer is no JSON object: {_shown(said)}")
     note = said.get("note")
-    words = storable_text(note)[:NOTE_CHARACTERS_MAX] if isinstance(note, str) else None
+    words = sanitize_text(note)[:NOTE_CHARACTERS_MAX] if isinstance(note, str) else None
     match said.get("status"):
         case "done":
             return Answer("done", _tool_result(said.get("result")), words)
@@ -143,7 +143,7 @@ def _tool_result(result: object) -> JsonValue:
         return None
     if isinstance(result, str):
         return text_result(result)
-    storable = storable_json(result)
+    storable = sanitize_json(result)
     if isinstance(storable, dict) and isinstance(storable.get("content"), list) and _fits(storable):
         return storable
     return structured_result([], storable)
@@ -154,4 +154,4 @@ def _fits(value: JsonValue) -> bool:
 
 
 def _shown(value: object) -> str:
-    return storable_text(repr(value))[:100]
+    return sanitize_text(repr(value))[:100]

@@ -27,7 +27,7 @@ from services.chassis.clock import Clock
 from services.chassis.log.port import Log
 from services.chassis.process.lifecycle import Spawn
 from services.chassis.process.timers import Timers
-from services.chassis.storable import storable_text
+from services.chassis.sanitize import sanitize_text
 from services.tool_executor.executing.appends import Appends
 from services.tool_executor.executing.concurrency import CallSlots, WaitingThreads
 from services.tool_executor.executing.end_recorder import EndRecorder
@@ -146,7 +146,7 @@ class Executor:
 
     def report_quarantined(self, partition: Partition, held: Held, seconds: float) -> None:
         report = Quarantine(
-            reason=storable_text(held.quarantined or ""),
+            reason=sanitize_text(held.quarantined or ""),
             by=f"tool-executor/{self._instance}",
             since_ms=self._clock.now_ms() - int(1000 * seconds),
         )

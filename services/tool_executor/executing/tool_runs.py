@@ -12,7 +12,7 @@ from schemas.other_topics.progress import Heartbeat, ToolOutput
 from services.chassis.clock import Clock
 from services.chassis.process.lifecycle import Spawn
 from services.chassis.process.timers import Timers
-from services.chassis.storable import storable_text
+from services.chassis.sanitize import sanitize_text
 from services.chassis.text_batch import TextBatch
 from services.tool_executor.claiming.claim import environment
 from services.tool_executor.executing.appends import Appends
@@ -75,7 +75,7 @@ class ToolRuns:
         self._ends.record(partition, held, run, end)
 
     def _emit_output(self, partition: Partition, held: Held, run: Run, text: str) -> None:
-        output = ToolOutput(call=run.attempt.call, attempt=run.attempt.attempt, text=storable_text(text))
+        output = ToolOutput(call=run.attempt.call, attempt=run.attempt.attempt, text=sanitize_text(text))
         self._appends.progress(partition.number, held.key, output)
 
     def _beat_later(self, partition: Partition, held: Held, run: Run) -> None:

@@ -9,7 +9,7 @@ from pydantic import JsonValue, ValidationError
 from schemas.events import EffectClass
 from schemas.tools import CLIENT_POOL, CLIENT_SOURCE, CatalogSource, ToolSpec
 from services.chassis.catalog.tool_arguments import schema_problem
-from services.chassis.storable import storable_json, storable_text
+from services.chassis.sanitize import sanitize_json, sanitize_text
 from services.tool_executor.offering.tools_file import ClientTool, McpServerConfig, ToolPolicy
 
 BUILTIN_SOURCE = "builtin"
@@ -100,14 +100,14 @@ def suggested_effect(annotations: mcp_types.ToolAnnotations | None) -> EffectCla
 
 def _spec_of(tool: mcp_types.Tool, config: McpServerConfig) -> ToolSpec | str:
     """The tool, or why it cannot be offered."""
-    schema = storable_json(tool.input_schema)
+    schema = sanitize_json(tool.input_schema)
     if not isinstance(schema, dict):
         return "its input schema is no JSON object"
     problem = schema_problem(schema)
     if problem is not None:
         return f"its input schema is no JSON Schema: {problem}"
     effect = suggested_effect(tool.annotations)
-    description = storable_text(tool.description or tool.title or "")[:DESCRIPTION_CHARACTERS_MAX]
+    description = sanitize_text(tool.description or tool.title or "")[:DESCRIPTION_CHARACTERS_MAX]
     try:
         return ToolSpec(
             name=f"{config.prefix}{tool.name}",

@@ -32,7 +32,7 @@ from pydantic import JsonValue, ValidationError
 
 from schemas.tools import IDEMPOTENCY_META_KEY, ToolSpec
 from services.chassis.artifacts.store import UNTYPED
-from services.chassis.storable import storable_json, storable_text
+from services.chassis.sanitize import sanitize_json, sanitize_text
 from services.tool_executor.attachments import JSON, Attachment, Attachments, whole_text
 from services.tool_executor.offering.catalog import McpTools, mcp_entry
 from services.tool_executor.offering.mcp_transports import (
@@ -281,7 +281,7 @@ class McpServer:
     ) -> ToolEnd:
         async def progressed(progress: float, total: float | None, message: str | None) -> None:
             share = f"{progress:g}" if total is None else f"{progress:g}/{total:g}"
-            emit(storable_text(f"{message} ({share})\n" if message else f"{share}\n"))
+            emit(sanitize_text(f"{message} ({share})\n" if message else f"{share}\n"))
 
         def ended(outcome: Outcome, text: str, evidence: str | None = None) -> ToolEnd:
             result = text_result(text, True, self._output_bytes_max)
@@ -315,7 +315,7 @@ class McpServer:
         with suppress(TimeoutError):
             await asyncio.wait_for(link.watched.ended.wait(), STDERR_WAIT_SECONDS)
         said = " | ".join(list(link.watched.lines)[-3:])
-        return f"{text}; it last said: {storable_text(said)}" if said else text
+        return f"{text}; it last said: {sanitize_text(said)}" if said else text
 
     def _own_name(self, tool: str) -> str | None:
         return None if self._tools is None else self._tools.server_names.get(tool)
@@ -382,7 +382,7 @@ def _result(answer: mcp_types.CallToolResult, bytes_max: int) -> tuple[JsonValue
                 media_type = resource.mime_type or UNTYPED
                 attachments += _blob(resource.blob, media_type, str(resource.uri), texts, len(attachments))
     bytes_left_out = sum(attachment.size for attachment in attachments)
-    structured = storable_json(answer.structured_content)
+    structured = sanitize_json(answer.structured_content)
     # Servers repeat a structured answer as text for older clients; once is enough.
     if structured is not None and len(texts) == 1 and _same_json(texts[0], structured):
         texts = []
@@ -399,8 +399,8 @@ def _result(answer: mcp_types.CallToolResult, bytes_max: int) -> tuple[JsonValue
 
 def _blob(encoded: str, media_type: str, name: str, texts: list[str], before: int) -> Attachments:
     """With a line in its place. `before`: how many there are so far."""
-    shown_type = storable_text(media_type)[:MEDIA_TYPE_CHARACTERS_MAX] or UNTYPED
-    shown_name = storable_text(name)[:NAME_CHARACTERS_MAX]
+    shown_type = sanitize_text(media_type)[:MEDIA_TYPE_CHARACTERS_MAX] or UNTYPED
+    shown_name = sanitize_text(name)[:NAME_CHARACTERS_MAX]
     if before >= BLOBS_MAX:
         texts.append(f"[{shown_name}: {shown_type}, not kept: an answer may have {BLOBS_MAX} of them]")
         return ()
@@ -415,7 +415,7 @@ def _blob(encoded: str, media_type: str, name: str, texts: list[str], before: in
 
 def _same_json(text: str, value: JsonValue) -> bool:
     try:
-        return storable_json(json.loads(text)) == value
+        return sanitize_json(json.loads(text)) == value
     except ValueError:
         return False
 

@@ -2,13 +2,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.canonical import canonical_json, unstorable
-from services.chassis.storable import DEPTH_MAX, storable_json, storable_text
+from services.chassis.sanitize import DEPTH_MAX, sanitize_json, sanitize_text
 from services.tool_executor.output import HeadTail, LiveText, cut_text, structured_result, text_result
 
 
 @given(st.text(alphabet=st.characters(codec=None), max_size=200))
 def test_text_becomes_storable(text):
-    assert unstorable(storable_text(text)) is None
+    assert unstorable(sanitize_text(text)) is None
 
 
 @given(
@@ -19,14 +19,14 @@ def test_text_becomes_storable(text):
     )
 )
 def test_anything_becomes_storable_json(value):
-    storable = storable_json(value)
+    storable = sanitize_json(value)
     assert unstorable(storable) is None
     canonical_json(storable)
 
 
 def test_what_is_replaced_shows():
-    assert storable_text("a\x00b\ud800c") == "a␀b�c"
-    assert storable_json({"id": 2**60, "n": 5, "f": float("nan"), "b": True}) == {
+    assert sanitize_text("a\x00b\ud800c") == "a␀b�c"
+    assert sanitize_json({"id": 2**60, "n": 5, "f": float("nan"), "b": True}) == {
         "id": str(2**60),
         "n": 5,
         "f": "nan",
@@ -38,7 +38,7 @@ def test_nesting_is_bounded():
     value: object = "leaf"
     for _ in range(DEPTH_MAX + 10):
         value = [value]
-    assert "nested too deep" in str(storable_json(value))
+    assert "nested too deep" in str(sanitize_json(value))
 
 
 @given(st.lists(st.binary(max_size=300), max_size=40), st.integers(100, 2_000))
@@ -51,12 +51,12 @@ def test_head_and_tail_count_every_byte(chunks, bytes_max):
     assert buffer.bytes_seen == len(whole)
     assert len(cut.text.encode()) <= bytes_max
     if not cut.bytes_cut:
-        assert cut.text == storable_text(whole.decode(errors="replace"))
+        assert cut.text == sanitize_text(whole.decode(errors="replace"))
 
 
 @given(st.text(max_size=3_000), st.integers(100, 1_000))
 def test_cut_text_keeps_both_ends_and_says_how_much_is_missing(text, bytes_max):
-    text = storable_text(text)
+    text = sanitize_text(text)
     cut = cut_text(text, bytes_max)
     assert len(cut.text.encode()) <= bytes_max
     if len(text.encode()) <= bytes_max:

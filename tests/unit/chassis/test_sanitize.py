@@ -1,7 +1,7 @@
 import pytest
 
 from schemas.canonical import canonical_json
-from services.chassis.storable import DEPTH_MAX, storable_json, storable_text
+from services.chassis.sanitize import DEPTH_MAX, sanitize_json, sanitize_text
 
 
 @pytest.mark.parametrize(
@@ -22,16 +22,16 @@ from services.chassis.storable import DEPTH_MAX, storable_json, storable_text
     ],
 )
 def test_what_is_stored_can_be_encoded(given: object, stored: object) -> None:
-    assert storable_json(given) == stored
-    canonical_json(storable_json(given))
+    assert sanitize_json(given) == stored
+    canonical_json(sanitize_json(given))
 
 
 def test_nesting_has_a_limit() -> None:
     nested: object = 1
     for _ in range(2 * DEPTH_MAX):
         nested = [nested]
-    canonical_json(storable_json(nested))
+    canonical_json(sanitize_json(nested))
 
 
 def test_lone_surrogates_show() -> None:
-    assert storable_text("a\ud800b") == "a\ufffdb"
+    assert sanitize_text("a\ud800b") == "a\ufffdb"

@@ -14,7 +14,7 @@ DEPTH_MAX = 64
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 
 
-def storable_text(text: str) -> str:
+def sanitize_text(text: str) -> str:
     """U+0000 becomes its picture, U+2400; a lone surrogate U+FFFD."""
     # Asked so, a text is looked through in a sixth of the time that the expression takes.
     if "\x00" not in text and (text.isascii() or is_unicode(text)):
@@ -22,10 +22,10 @@ def storable_text(text: str) -> str:
     return _UNSTORABLE.sub(lambda match: "\u2400" if match[0] == "\x00" else "\ufffd", text)
 
 
-def storable_json(value: object, depth: int = 0) -> JsonValue:
+def sanitize_json(value: object, depth: int = 0) -> JsonValue:
     """Numbers that JSON does not carry exactly become text; so does what is no JSON, or nested too deep."""
     if isinstance(value, str):
-        return storable_text(value)
+        return sanitize_text(value)
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, int | float):
@@ -33,7 +33,7 @@ def storable_json(value: object, depth: int = 0) -> JsonValue:
     if depth >= DEPTH_MAX:
         return "[nested too deep]"
     if isinstance(value, dict | Mapping):
-        return {storable_text(str(name)): storable_json(item, depth + 1) for name, item in value.items()}
+        return {sanitize_text(str(name)): sanitize_json(item, depth + 1) for name, item in value.items()}
     if isinstance(value, list | tuple):
-        return [storable_json(item, depth + 1) for item in value]
-    return storable_text(str(value))
+        return [sanitize_json(item, depth + 1) for item in value]
+    return sanitize_text(str(value))
