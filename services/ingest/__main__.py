@@ -31,7 +31,7 @@ from services.chassis.service import open_service
 from services.chassis.threads.postgres_states import TenantStates
 from services.ingest.api_keys import PostgresKeys
 from services.ingest.app import create_app
-from services.ingest.commands.accept import AcceptLimits
+from services.ingest.commands.accepting.accept import AcceptLimits
 from services.ingest.commands.commands import CommandLimits, Commands, EarlierCommands
 from services.ingest.commands.ephemeral import ViewsAndFold
 from services.ingest.commands.existence import KnownThreads, ThreadRows

@@ -7,7 +7,7 @@ from starlette.requests import Request
 
 from services.chassis.artifacts.store import ArtifactStore
 from services.chassis.clock import Clock
-from services.ingest.commands.accept import AcceptLimits
+from services.ingest.commands.accepting.accept import AcceptLimits
 from services.ingest.commands.commands import Commands
 from services.ingest.commands.ephemeral import ViewsAndFold
 from services.ingest.commands.existence import KnownThreads

@@ -14,8 +14,8 @@ from schemas.ids import EventId, TenantId, ThreadId, ThreadKey
 from schemas.topics import THREAD_EVENTS
 from services.chassis.log.port import Incoming
 from services.chassis.threads.states import StatesUnavailableError
-from services.ingest.commands.accept import CallFacts
-from services.ingest.commands.accept_plans import PlanFacts
+from services.ingest.commands.accepting.accept import CallFacts
+from services.ingest.commands.accepting.plans import PlanFacts
 from services.ingest.commands.existence import ThreadRow
 from services.ingest.commands.refusals import Decided, InputStanding
 from services.ingest.http.problems import VIEWS_UNAVAILABLE, ProblemError

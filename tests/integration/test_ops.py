@@ -31,8 +31,8 @@ from services.cli.local.embedded import embedded_broker
 from services.ingest.database import Database, statements
 from services.ingest.metrics import IngestMetrics
 from services.ingest.operations import stuck as ingest_ops
+from services.ingest.operations.no_progress import Quiet
 from services.ingest.operations.quarantine_reports import QuarantineReports
-from services.ingest.operations.stalled import Quiet
 from services.ingest.operations.stuck import Ops, OpsLimits
 from services.projector.generations.generations import migrate
 from services.projector.projections import batch as projections

@@ -22,7 +22,7 @@ from services.chassis.threads.states import StatesUnavailableError
 from services.ingest.streams.frames import FoldedRecord, Frame
 from services.ingest.streams.live import BehindError, LiveLimits, Watches
 from services.ingest.streams.watch import Watch, WatchCutError
-from services.ingest.streams.watched import TailLimits
+from services.ingest.streams.watched_thread import TailLimits
 from tests.conftest import MACHINE_EXAMPLES
 from tests.support.simulated.log import Faults, SimulatedBroker, SimulatedLog
 from tests.support.simulated.virtual_time import EPOCH_MS, VirtualClock, run_virtual

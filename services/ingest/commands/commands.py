@@ -22,8 +22,7 @@ from schemas.ids import DataHash, EventId, ThreadKey
 from schemas.topics import topic_of
 from services.chassis.clock import Clock
 from services.chassis.log.port import Appender, LogError, Outgoing
-from services.ingest.bounded import Bounded
-from services.ingest.commands.accept import (
+from services.ingest.commands.accepting.accept import (
     Accepted,
     Command,
     Stored,
@@ -45,6 +44,7 @@ from services.ingest.http.problems import (
     Problem,
     ProblemError,
 )
+from services.ingest.lru_cache import LruCache
 from services.ingest.metrics import IngestMetrics
 from services.ingest.streams.live import Judged
 
@@ -119,7 +119,7 @@ class Commands:
         self._source = f"ingest/{instance}"
         self._limits = limits
         self._metrics = metrics
-        self._recent: Bounded[Command, Sequence[Stored]] = Bounded(limits.recent_max)
+        self._recent: LruCache[Command, Sequence[Stored]] = LruCache(limits.recent_max)
         self._under_way: Counter[str] = Counter()
 
     async def run(self, accepted: Accepted, *, wait: bool) -> Response:

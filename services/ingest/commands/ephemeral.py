@@ -12,15 +12,15 @@ from pydantic import JsonValue
 from schemas.ids import EventId, ThreadKey
 from schemas.state import Call, ThreadState
 from services.chassis.threads.states import StatesUnavailableError
-from services.ingest.commands.accept import CallFacts, Stored
-from services.ingest.commands.accept_plans import PlanFacts
+from services.ingest.commands.accepting.accept import CallFacts, Stored
+from services.ingest.commands.accepting.plans import PlanFacts
 from services.ingest.commands.commands import FoundCommands
 from services.ingest.commands.existence import ThreadRow
 from services.ingest.commands.refusals import CallStanding, InputStanding, PlanStanding
 from services.ingest.commands.views import CommandViews, format_ms
 from services.ingest.http.problems import VIEWS_BEHIND, Problem, ProblemError, no_such_thread
 from services.ingest.streams.live import BehindError
-from services.ingest.streams.watched import FoldEndedError
+from services.ingest.streams.watched_thread import FoldEndedError
 
 
 class NewestStates(Protocol):

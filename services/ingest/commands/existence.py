@@ -15,8 +15,8 @@ from schemas.ids import ThreadKey, is_name
 from schemas.state import ThreadState
 from schemas.topics import topic_of
 from services.chassis.log.port import Log, LogError, TopicPartition
-from services.ingest.bounded import Bounded
 from services.ingest.http.problems import NOT_FOUND, VIEWS_BEHIND, Problem, ProblemError, no_such_thread
+from services.ingest.lru_cache import LruCache
 
 _APPENDS_REMEMBERED = 1_024
 
@@ -87,7 +87,7 @@ class KnownThreads:
         self.partitions = partitions
         self._queue_max = queue_max
         self._wait_seconds = wait_seconds
-        self._known: Bounded[ThreadKey, _Known] = Bounded(threads_max)
+        self._known: LruCache[ThreadKey, _Known] = LruCache(threads_max)
 
     def partition(self, key: ThreadKey) -> int:
         return self._log.partition_for(key.to_bytes(), self.partitions)

@@ -17,8 +17,8 @@ from schemas.config import Config, merge_patch
 from schemas.events import ThreadCreated
 from schemas.ids import EventId, ThreadKey
 from services.chassis.threads.contexts import PARENTS_MAX
-from services.ingest.commands.accept import Command
-from services.ingest.commands.accept_lineage import ForkPoint
+from services.ingest.commands.accepting.accept import Command
+from services.ingest.commands.accepting.lineage import ForkPoint
 from services.ingest.commands.existence import KnownThreads
 from services.ingest.database import Database
 from services.ingest.http.problems import (

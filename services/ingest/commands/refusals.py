@@ -22,7 +22,7 @@ from schemas.events import (
     ToolCallResolved,
 )
 from schemas.ids import ThreadKey
-from services.ingest.commands.accept import Stored
+from services.ingest.commands.accepting.accept import Stored
 from services.ingest.http.problems import ProblemError
 
 

@@ -10,8 +10,8 @@ import orjson
 
 from schemas.ids import DataHash, EventId, ThreadKey
 from schemas.topics import THREAD_EVENTS
-from services.ingest.commands.accept import CallFacts, Stored
-from services.ingest.commands.accept_plans import PlanFacts
+from services.ingest.commands.accepting.accept import CallFacts, Stored
+from services.ingest.commands.accepting.plans import PlanFacts
 from services.ingest.commands.commands import FoundCommands
 from services.ingest.commands.existence import ThreadRow
 from services.ingest.commands.refusals import CallStanding, Decided, InputStanding, PlanStanding

@@ -10,7 +10,7 @@ from pydantic import JsonValue
 
 from schemas.canonical import call_hash
 from schemas.events import InputSubmitted, RequestedCall, TextItem
-from services.ingest.commands.accept import Accepted, Command
+from services.ingest.commands.accepting.accept import Accepted, Command
 from services.ingest.http.problems import FILES_CHANGED_SINCE, NOTHING_TO_RESTORE, TOO_LARGE, Problem
 
 RESTORE_TOOL = "restore_files"

@@ -13,8 +13,8 @@ from typing import Literal, NamedTuple, Protocol, get_args
 
 from schemas.ids import TenantId, is_name
 from services.chassis.clock import Clock
-from services.ingest.bounded import Bounded
 from services.ingest.http.problems import FORBIDDEN, FOREIGN_HOST, UNAUTHENTICATED, Problem, ProblemError
+from services.ingest.lru_cache import LruCache
 from services.ingest.settings import is_loopback
 
 Scope = Literal["threads:read", "threads:write", "tools:decide", "artifacts:read", "artifacts:write", "ops"]
@@ -95,7 +95,7 @@ class KeyAuthenticator:
         self._clock = clock
         self._cache_ms = int(cache_seconds * 1000)
         self._stale_ms = int(stale_seconds * 1000)
-        self._remembered: Bounded[bytes, _Remembered] = Bounded(cache_max)
+        self._remembered: LruCache[bytes, _Remembered] = LruCache(cache_max)
 
     async def principal(self, headers: Mapping[str, str]) -> Principal:
         authorization = headers.get("authorization", "")

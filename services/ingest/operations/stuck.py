@@ -30,8 +30,8 @@ from services.ingest.database import Database
 from services.ingest.http.answers import Answer, Time
 from services.ingest.http.problems import ProblemError
 from services.ingest.metrics import IngestMetrics
+from services.ingest.operations.no_progress import Quiet, stall
 from services.ingest.operations.quarantine_reports import QuarantineReports
-from services.ingest.operations.stalled import Quiet, stall
 from services.ingest.settings import IngestSettings
 
 TOPIC = THREAD_EVENTS.name

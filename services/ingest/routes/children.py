@@ -7,7 +7,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from services.chassis.clock import draw_id
-from services.ingest.commands import accept_children
+from services.ingest.commands.accepting import children as accept_children
 from services.ingest.commands.forks import ForkAt
 from services.ingest.dependencies import authorized, dependencies
 from services.ingest.http import openapi

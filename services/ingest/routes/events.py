@@ -20,10 +20,10 @@ from services.ingest.http.problems import (
 )
 from services.ingest.routes.parameters import thread_key, wait_at_least
 from services.ingest.settings import IngestSettings
+from services.ingest.streams.event_stream import EventStream, StreamOptions
 from services.ingest.streams.frames import fact_json
 from services.ingest.streams.history import EventPage
 from services.ingest.streams.live import BehindError, CursorError, TooManyWatchesError
-from services.ingest.streams.stream import EventStream, StreamOptions
 from services.ingest.streams.watch import WatchCutError
 
 EVENT_STREAM = "text/event-stream"

@@ -8,7 +8,7 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from services.ingest.commands import accept
+from services.ingest.commands.accepting import accept
 from services.ingest.dependencies import dependencies
 from services.ingest.http import openapi
 from services.ingest.http.answers import CommandAnswer

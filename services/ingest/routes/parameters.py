@@ -20,7 +20,7 @@ from schemas.envelope import parse_time
 from schemas.ids import TenantId, ThreadId, ThreadKey, is_name, parse_call_id
 from services.chassis.artifacts.store import ArtifactInfo, ArtifactsUnavailableError
 from services.chassis.clock import draw_id
-from services.ingest.commands.accept import Accepted, Command
+from services.ingest.commands.accepting.accept import Accepted, Command
 from services.ingest.dependencies import Dependencies, authorized, dependencies
 from services.ingest.http import body
 from services.ingest.http.auth import Principal, Scope

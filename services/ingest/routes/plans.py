@@ -10,8 +10,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from schemas.events import PlanProposed
-from services.ingest.commands import accept_plans
-from services.ingest.commands.accept import Command
+from services.ingest.commands.accepting import plans as accept_plans
+from services.ingest.commands.accepting.accept import Command
 from services.ingest.dependencies import dependencies
 from services.ingest.http import openapi
 from services.ingest.http.answers import CommandAnswer

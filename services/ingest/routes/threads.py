@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from schemas.canonical import unstorable
 from services.chassis.clock import draw_id
-from services.ingest.commands import accept
+from services.ingest.commands.accepting import accept
 from services.ingest.dependencies import authorized, dependencies
 from services.ingest.http import openapi
 from services.ingest.http.answers import CommandAnswer, Status, ThreadAnswer, ThreadPage

@@ -11,8 +11,8 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from services.ingest.commands import accept_calls
-from services.ingest.commands.accept import Accepted, CallFacts, Command
+from services.ingest.commands.accepting import calls as accept_calls
+from services.ingest.commands.accepting.accept import Accepted, CallFacts, Command
 from services.ingest.dependencies import dependencies
 from services.ingest.http import openapi
 from services.ingest.http.answers import CommandAnswer

@@ -30,13 +30,13 @@ from schemas.topics import EPHEMERAL_EVENTS, THREAD_EVENTS, THREAD_PROGRESS, top
 from services.chassis.log.port import Incoming, Log, LogError, Reader, TopicPartition
 from services.chassis.process.pacing import Pace
 from services.chassis.threads.states import StatesUnavailableError, ThreadStates
-from services.ingest.bounded import Bounded
+from services.ingest.lru_cache import LruCache
 from services.ingest.settings import IngestSettings
 from services.ingest.streams.frames import FoldedRecord, progress_frame
 from services.ingest.streams.history import History
 from services.ingest.streams.ring import Ring
 from services.ingest.streams.watch import Watch
-from services.ingest.streams.watched import FoldEndedError, TailLimits, WatchedThread
+from services.ingest.streams.watched_thread import FoldEndedError, TailLimits, WatchedThread
 
 EVENTS = THREAD_EVENTS.name
 EPHEMERAL = EPHEMERAL_EVENTS.name
@@ -156,7 +156,7 @@ class Watches:
         self._states = states
         self._loop = asyncio.get_running_loop()
         self._threads: dict[bytes, WatchedThread] = {}
-        self._created: Bounded[bytes, int] = Bounded(self.limits.created_max)
+        self._created: LruCache[bytes, int] = LruCache(self.limits.created_max)
         self._relied_on: dict[int, int] = {}
         self._catch_ups = asyncio.Semaphore(self.limits.catch_ups_max)
         self._partitions = 0

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from schemas.errors import ThreadlogError
 from services.ingest.streams.frames import Frame, fact_frame
-from services.ingest.streams.watched import WatchedThread
+from services.ingest.streams.watched_thread import WatchedThread
 
 if TYPE_CHECKING:
     from services.ingest.streams.live import Watches

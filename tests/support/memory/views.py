@@ -21,8 +21,8 @@ from schemas.topics import THREAD_EVENTS
 from schemas.transcript import Item
 from services.chassis.threads.contexts import UNBOUNDED, Bounds, ShownAt, with_calls
 from services.chassis.threads.states import PartitionKeys, PartitionStates, StatesUnavailableError
-from services.ingest.commands.accept import CallFacts, Stored
-from services.ingest.commands.accept_plans import PlanFacts
+from services.ingest.commands.accepting.accept import CallFacts, Stored
+from services.ingest.commands.accepting.plans import PlanFacts
 from services.ingest.commands.commands import FoundCommands
 from services.ingest.commands.existence import ThreadRow
 from services.ingest.commands.forks import ForkAt, FoundPoint, MadeFork

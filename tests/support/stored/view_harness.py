@@ -22,7 +22,7 @@ from services.chassis.postgres.tenancy import TenantPool
 from services.chassis.threads.postgres_states import PostgresStates
 from services.chassis.threads.states import KeyStore, StateStore
 from services.ingest.commands import views as ingest_views
-from services.ingest.commands.accept import CallFacts
+from services.ingest.commands.accepting.accept import CallFacts
 from services.ingest.commands.commands import EarlierCommands
 from services.ingest.commands.existence import ThreadRows
 from services.ingest.commands.forks import ForkRows, PostgresForkRows

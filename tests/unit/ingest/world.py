@@ -33,8 +33,8 @@ from services.chassis.catalog.reader import CatalogReader
 from services.chassis.log.port import Outgoing
 from services.ingest.__main__ import accept_limits, diffs_of
 from services.ingest.app import create_app
-from services.ingest.commands.accept import CallFacts, Stored
-from services.ingest.commands.accept_plans import PlanFacts
+from services.ingest.commands.accepting.accept import CallFacts, Stored
+from services.ingest.commands.accepting.plans import PlanFacts
 from services.ingest.commands.commands import CommandLimits, Commands, FoundCommands
 from services.ingest.commands.existence import KnownThreads, ThreadRow
 from services.ingest.commands.forks import Forks

@@ -9,8 +9,8 @@ from pydantic import JsonValue
 from schemas.config import Config
 from schemas.ids import EventId, TenantId, ThreadId, ThreadKey
 from services.chassis.threads.contexts import PARENTS_MAX
-from services.ingest.commands.accept import Command
-from services.ingest.commands.accept_lineage import fork_command
+from services.ingest.commands.accepting.accept import Command
+from services.ingest.commands.accepting.lineage import fork_command
 from services.ingest.commands.existence import KnownThreads
 from services.ingest.commands.forks import ForkAt, Forks, FoundPoint, MadeFork
 from services.ingest.http.problems import ProblemError, no_such_thread

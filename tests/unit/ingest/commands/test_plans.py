@@ -8,7 +8,7 @@ import pytest
 from schemas.events import PlanApproved, PlanProposed, Task
 from schemas.ids import EventId, TenantId, ThreadId, ThreadKey
 from schemas.state import ThreadState
-from services.ingest.commands.accept_plans import next_version
+from services.ingest.commands.accepting.plans import next_version
 from services.ingest.commands.ephemeral import ViewsAndFold
 from services.ingest.commands.views import CommandViews
 from tests.support.recorded.histories import USER, History, created

@@ -11,7 +11,7 @@ from schemas.events import ToolCallLost, ToolCallResolved
 from schemas.ids import TenantId, ThreadKey
 from schemas.state import Call
 from schemas.tools import Catalog
-from services.ingest.commands.accept import CallFacts
+from services.ingest.commands.accepting.accept import CallFacts
 from services.ingest.http.auth import Principal
 from tests.support.recorded import histories
 from tests.unit.ingest.threads import in_turn, slug, with_call

@@ -20,8 +20,8 @@ from services.ingest.database import Database
 from services.ingest.http.auth import Principal, Scope
 from services.ingest.http.problems import VIEWS_UNAVAILABLE, Problem, ProblemError
 from services.ingest.metrics import IngestMetrics
+from services.ingest.operations.no_progress import Quiet
 from services.ingest.operations.quarantine_reports import QuarantineReports
-from services.ingest.operations.stalled import Quiet
 from services.ingest.operations.stuck import TOPIC, Ops, OpsLimits
 from services.ingest.streams.history import History
 from services.ingest.streams.live import Watches

@@ -12,7 +12,7 @@ from services.chassis.threads.states import StatesUnavailableError
 from services.ingest.streams import watched
 from services.ingest.streams.live import BehindError, CursorError, LiveLimits, TooManyWatchesError
 from services.ingest.streams.watch import Watch, WatchCutError
-from services.ingest.streams.watched import TailLimits
+from services.ingest.streams.watched_thread import TailLimits
 from tests.support.simulated.log import Faults
 from tests.support.simulated.virtual_time import run_virtual
 from tests.support.worlds.live import CREATED, DESCRIBED, KEY, OTHER, LiveWorld, live_world, seqs

@@ -1,4 +1,4 @@
-"""What a request for a child thread becomes. Pure, as `accept`.
+"""What a request for a child thread becomes. Pure, like `accept`.
 
 A child that a person or a backend begins has its parent's configuration and place in the tree. No call of the parent
 waits for it: nobody tells the parent of its end, and cancelling the parent does not stop it.
@@ -10,8 +10,8 @@ from pydantic import JsonValue
 
 from schemas.events import Event, InputSubmitted, Lineage, ThreadCreated
 from schemas.ids import EventId, ThreadKey, derive_thread
-from services.ingest.commands.accept import NO_SIZES, OF_CREATION, Accepted, AcceptLimits, Command, content_of
-from services.ingest.commands.accept_lineage import ForkPoint, patched
+from services.ingest.commands.accepting.accept import NO_SIZES, OF_CREATION, Accepted, AcceptLimits, Command, content_of
+from services.ingest.commands.accepting.lineage import ForkPoint, patched
 from services.ingest.http.auth import Principal
 from services.ingest.http.problems import CHILD_TOO_DEEP, THREAD_CLOSING, Problem
 from services.ingest.http.requests import CreateChild

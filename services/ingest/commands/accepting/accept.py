@@ -121,7 +121,7 @@ class Accepted:
 
 
 class CallFacts(NamedTuple):
-    """What the views say of a tool call; see `accept_calls`."""
+    """What the views say of a tool call; see `calls`."""
 
     tool: str
     attempt: int
@@ -254,7 +254,7 @@ def content_of(request: Content, limits: AcceptLimits, sizes: Mapping[str, int])
     return too_large("An input", content_bytes, limits.input_bytes_max) or content
 
 
-# Shared with `accept_calls`
+# Shared with the other modules of this room
 
 
 def one(

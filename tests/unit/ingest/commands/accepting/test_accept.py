@@ -16,8 +16,8 @@ from schemas.events import (
 )
 from schemas.ids import DataHash, EventId, TenantId, ThreadId, ThreadKey
 from schemas.thread import CONFLICT
-from services.ingest.commands import accept
-from services.ingest.commands.accept import Accepted, AcceptLimits, Command, Stored
+from services.ingest.commands.accepting import accept
+from services.ingest.commands.accepting.accept import Accepted, AcceptLimits, Command, Stored
 from services.ingest.http.auth import SCOPES, Principal
 from services.ingest.http.problems import (
     IDEMPOTENCY_CONFLICT,

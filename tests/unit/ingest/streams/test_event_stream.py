@@ -18,10 +18,10 @@ from services.ingest.http.auth import SCOPES, Principal
 from services.ingest.http.problems import ProblemError, no_such_thread
 from services.ingest.metrics import IngestMetrics
 from services.ingest.settings import IngestSettings
+from services.ingest.streams.event_stream import EventStream, StreamOptions
 from services.ingest.streams.frames import HEARTBEAT
 from services.ingest.streams.live import LiveLimits
-from services.ingest.streams.stream import EventStream, StreamOptions
-from services.ingest.streams.watched import TailLimits
+from services.ingest.streams.watched_thread import TailLimits
 from tests.support.recorded.histories import History, plain_turn, turn_ended
 from tests.support.simulated.virtual_time import run_virtual
 from tests.support.worlds.live import CREATED, DESCRIBED, KEY, LiveWorld, live_world

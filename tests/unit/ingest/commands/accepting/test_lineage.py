@@ -9,8 +9,14 @@ from schemas.config import CONFIG_BYTES_MAX, Config
 from schemas.events import ContextCompactionRequested, InputSubmitted, ThreadCreated, ThreadRewound
 from schemas.ids import TenantId, ThreadId, ThreadKey
 from schemas.thread import COMPACTING_ALREADY
-from services.ingest.commands.accept import Accepted, Command
-from services.ingest.commands.accept_lineage import ForkPoint, compact_thread, fork_command, fork_thread, rewind_thread
+from services.ingest.commands.accepting.accept import Accepted, Command
+from services.ingest.commands.accepting.lineage import (
+    ForkPoint,
+    compact_thread,
+    fork_command,
+    fork_thread,
+    rewind_thread,
+)
 from services.ingest.http.problems import ARTIFACT_MISSING, INVALID_REQUEST, TOO_LARGE, ProblemType
 from services.ingest.http.requests import FirstInput, ForkThread, NamedArtifact, RewindThread
 from tests.unit.ingest.commands.test_accept import ANN, LIMITS, accepted, refused

@@ -1,4 +1,4 @@
-"""What requests to fork, rewind and compact become. Pure, as `accept`."""
+"""What requests to fork, rewind and compact become. Pure, like `accept`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -10,7 +10,7 @@ from schemas.config import CONFIG_BYTES_MAX, Config, merge_patch
 from schemas.events import ContextCompactionRequested, Event, InputSubmitted, Lineage, ThreadCreated, ThreadRewound
 from schemas.ids import EventId, ThreadKey, derive_thread
 from schemas.thread import COMPACTING_ALREADY
-from services.ingest.commands.accept import (
+from services.ingest.commands.accepting.accept import (
     NO_SIZES,
     OF_CREATION,
     Accepted,

@@ -9,9 +9,9 @@ from schemas.config import Config
 from schemas.config import Limits as OwnLimits
 from schemas.events import InputSubmitted, Lineage, ThreadCreated
 from schemas.ids import TenantId, ThreadId, ThreadKey
-from services.ingest.commands.accept import Accepted, Command
-from services.ingest.commands.accept_children import child_command, create_child
-from services.ingest.commands.accept_lineage import ForkPoint
+from services.ingest.commands.accepting.accept import Accepted, Command
+from services.ingest.commands.accepting.children import child_command, create_child
+from services.ingest.commands.accepting.lineage import ForkPoint
 from services.ingest.http.problems import ARTIFACT_MISSING, CHILD_TOO_DEEP, INVALID_REQUEST, THREAD_CLOSING, ProblemType
 from services.ingest.http.requests import CreateChild, FirstInput, NamedArtifact
 from tests.unit.ingest.commands.test_accept import ANN, LIMITS, accepted, refused

@@ -1,4 +1,4 @@
-"""What requests about tool calls become: decisions, results of client tools, resolutions. Pure, as `accept`."""
+"""What requests about tool calls become: decisions, results of client tools, resolutions. Pure, like `accept`."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -9,7 +9,7 @@ from pydantic import JsonValue
 from schemas.canonical import call_hash, canonical_json
 from schemas.events import Edited, Event, ToolCallApproved, ToolCallDenied, ToolCallFinished, ToolCallResolved
 from schemas.tools import CLIENT_POOL
-from services.ingest.commands.accept import Accepted, AcceptLimits, CallFacts, Command, one, too_large
+from services.ingest.commands.accepting.accept import Accepted, AcceptLimits, CallFacts, Command, one, too_large
 from services.ingest.http.problems import CALL_NOT_OPEN, NOT_FOUND, Problem
 from services.ingest.http.requests import DecideCall, PostResult, ResolveCall
 

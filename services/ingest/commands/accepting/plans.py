@@ -1,4 +1,4 @@
-"""What requests about plans become: proposals and decisions. Pure, as `accept`."""
+"""What requests about plans become: proposals and decisions. Pure, like `accept`."""
 
 from typing import NamedTuple
 
@@ -6,7 +6,7 @@ from schemas.canonical import canonical_json, canonical_model, data_hash
 from schemas.events import Event, PlanApproved, PlanProposed, PlanRejected, Task
 from schemas.plan import graph_problem
 from schemas.state import REMEMBERED_COMMANDS
-from services.ingest.commands.accept import Accepted, AcceptLimits, Command, one, too_large
+from services.ingest.commands.accepting.accept import Accepted, AcceptLimits, Command, one, too_large
 from services.ingest.http.problems import INVALID_REQUEST, NOT_FOUND, Problem
 from services.ingest.http.requests import DecidePlan, ProposePlan
 

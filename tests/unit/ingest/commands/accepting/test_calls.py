@@ -3,8 +3,8 @@ from pydantic import JsonValue
 
 from schemas.canonical import call_hash
 from schemas.events import ToolCallApproved, ToolCallDenied, ToolCallFinished, ToolCallResolved
-from services.ingest.commands import accept_calls
-from services.ingest.commands.accept import Accepted, CallFacts
+from services.ingest.commands.accepting import calls as accept_calls
+from services.ingest.commands.accepting.accept import Accepted, CallFacts
 from services.ingest.http.problems import (
     ARGUMENTS_DO_NOT_FIT,
     CALL_NOT_OPEN,

@@ -3,7 +3,7 @@
 import pytest
 
 from schemas.events import ThreadCloseRequested, ThreadImportStarted, TurnCancelRequested
-from services.ingest.operations.stalled import ASK_BOTH, ASK_EXECUTOR, ASK_RUNTIME, Quiet, Stall, stall
+from services.ingest.operations.no_progress import ASK_BOTH, ASK_EXECUTOR, ASK_RUNTIME, Quiet, Stall, stall
 from tests.support.recorded.deciding import idle, in_step, in_turn, settle, with_approved, with_calls
 from tests.support.recorded.histories import (
     EXECUTOR,
