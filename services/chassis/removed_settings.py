@@ -53,7 +53,19 @@ RUNTIME: Final[Mapping[str, str]] = {
     "RUNTIME_RETRY_MOST_SECONDS": "is always 60 s",
 }
 
-EXECUTOR: Final[Mapping[str, str]] = {}
+EXECUTOR: Final[Mapping[str, str]] = {
+    "EXECUTOR_APPEND_RETRY_SECONDS": "is always 1 s",
+    "EXECUTOR_KEEP_SECONDS": "is always 30 s",
+    "EXECUTOR_KILL_SECONDS": "is always a second more than THREADLOG_EXECUTOR_GRACE_SECONDS",
+    "EXECUTOR_OUTPUT_INTERVAL_MS": "is always 50 ms",
+    "EXECUTOR_RECONCILES_MAX": "is always 8",
+    "EXECUTOR_RECONCILE_FIRST_SECONDS": "is always 2 s",
+    "EXECUTOR_RECONCILE_MOST_SECONDS": "is always 300 s",
+    "EXECUTOR_RECONCILE_TRIES": "is always 10",
+    "EXECUTOR_SKILL_BYTES_MAX": "is always 16 MiB",
+    "EXECUTOR_SKILL_FILES_MAX": "is always 1000",
+    "EXECUTOR_SKILL_FILE_BYTES_MAX": "is always 4 MiB",
+}
 
 REMOVED: Final[Mapping[str, str]] = {**SHARED, **INGEST, **PROJECTOR, **ROLLUPS, **RUNTIME, **EXECUTOR}
 

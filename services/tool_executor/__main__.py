@@ -3,6 +3,7 @@ import os
 import sys
 from dataclasses import replace
 from functools import partial
+from typing import Final
 
 import structlog
 from prometheus_client import CollectorRegistry
@@ -22,11 +23,14 @@ from services.tool_executor.claiming.reconcile import ReconcileLimits
 from services.tool_executor.executing.leases import Leases
 from services.tool_executor.executing.loop import Executor
 from services.tool_executor.executing.options import ExecutorOptions
-from services.tool_executor.executing.output_store import OutputStore, OutputStoreLimits
+from services.tool_executor.executing.output_store import OutputStore
 from services.tool_executor.executing.work import Work
 from services.tool_executor.metrics import ExecutorMetrics
 from services.tool_executor.offering.tools_file import ToolsFile, ToolsFileError, read_tools_file
 from services.tool_executor.settings import ExecutorSettings
+
+KILL_MARGIN_SECONDS: Final = 1.0
+"""Time beyond the grace of tools at the end of a drain, in which the ends of killed calls are recorded."""
 
 
 async def serve(settings: ExecutorSettings, file: ToolsFile, lifecycle: Lifecycle) -> None:
@@ -49,19 +53,13 @@ async def serve(settings: ExecutorSettings, file: ToolsFile, lifecycle: Lifecycl
             calls_max=settings.executor_calls_max,
             calls_per_tenant_max=settings.executor_calls_per_tenant_max,
             calls_per_tool_max=settings.executor_calls_per_tool_max,
-            append_retry_ms=int(1000 * settings.executor_append_retry_seconds),
-            output_interval_ms=settings.executor_output_interval_ms,
             reconcile=ReconcileLimits(
-                first_seconds=settings.executor_reconcile_first_seconds,
-                most_seconds=settings.executor_reconcile_most_seconds,
-                tries=settings.executor_reconcile_tries,
                 grace_seconds=settings.executor_reconcile_grace_seconds,
                 lease_seconds=settings.executor_lease_seconds,
             ),
             reconcile_answer_seconds=settings.executor_reconcile_answer_seconds,
-            reconciles_max=settings.executor_reconciles_max,
         )
-        tools = OutputStore(assembly.toolbox, store, metrics, OutputStoreLimits(settings.executor_keep_seconds))
+        tools = OutputStore(assembly.toolbox, store, metrics)
         executors = {
             topic: Executor(
                 log_=service.log,
@@ -86,8 +84,8 @@ async def serve(settings: ExecutorSettings, file: ToolsFile, lifecycle: Lifecycl
         lag = (metrics.lag_records, metrics.lag_seconds)
         reading = await following.begin(service, loops, executor_group(file.pool), member, asyncio.Event(), lag)
         await lifecycle.stopping.wait()
-        drain_seconds = max(0.0, settings.drain_seconds - settings.executor_kill_seconds)
-        kill_seconds = settings.executor_kill_seconds
+        kill_seconds = settings.executor_grace_seconds + KILL_MARGIN_SECONDS
+        drain_seconds = max(0.0, settings.drain_seconds - kill_seconds)
         await asyncio.gather(*[executor.drain(drain_seconds, kill_seconds) for executor in executors.values()])
         reading.cancel()
         await service.log.appender.flush()

@@ -94,7 +94,7 @@ class Assembly:
     def _builtin(self, name: str) -> tuple[ToolSpec, ToolRunner]:
         match name:
             case "shell":
-                shell = ShellTool(self.sandbox, self.warden, self.grace_seconds, kept_bytes_max=self.kept_bytes_max)
+                shell = ShellTool(self.sandbox, self.warden, self.grace_seconds, self.kept_bytes_max)
                 return shell.spec, shell
             case "read_file":
                 reading = ReadFileTool(self.sandbox)
@@ -142,10 +142,7 @@ def assembled(
     policy = sandbox_policy(settings, file)
     policy.root.mkdir(mode=0o700, parents=True, exist_ok=True)
     grace_seconds = settings.executor_grace_seconds
-    history = FileHistory(store, settings.executor_keep_seconds, settings.executor_change_bytes_max)
+    history = FileHistory(store, settings.executor_change_bytes_max)
     kept_bytes_max = min(settings.executor_output_bytes_max, settings.artifact_bytes_max)
-    limits = SkillLimits(
-        settings.executor_skill_bytes_max, settings.executor_skill_file_bytes_max, settings.executor_skill_files_max
-    )
-    sandbox = Sandbox(policy, environ, SkillFolders(store, limits, settings.executor_keep_seconds))
+    sandbox = Sandbox(policy, environ, SkillFolders(store, SkillLimits()))
     return Assembly(file, sandbox, Warden(), Toolbox(), publisher, spawn, grace_seconds, history, kept_bytes_max)

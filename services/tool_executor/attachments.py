@@ -8,14 +8,18 @@ import tempfile
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import IO, TypeAlias
+from typing import IO, Final, TypeAlias
 
 from services.chassis.artifacts.store import PIECE_BYTES, sha256_of
 from services.chassis.sanitize import sanitize_text
 from services.tool_executor.output import INLINE_BYTES_MAX
 
-TEXT = "text/plain; charset=utf-8"
-JSON = "application/json"
+TEXT: Final = "text/plain; charset=utf-8"
+JSON: Final = "application/json"
+STORE_SECONDS: Final = 30.0
+"""How long the artifact store may take for what one call needs of it. A person waits for the call meanwhile: after this
+time a result goes out shortened, a file stays unchanged, and a skill is not restored.
+"""
 
 
 @dataclass(frozen=True, slots=True)

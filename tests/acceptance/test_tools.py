@@ -61,7 +61,6 @@ async def running(
     environment = {
         "THREADLOG_EXECUTOR_LEASE_SECONDS": str(LEASE_SECONDS),
         "THREADLOG_EXECUTOR_RECONCILE_GRACE_SECONDS": "1",
-        "THREADLOG_EXECUTOR_RECONCILE_FIRST_SECONDS": "0.5",
     }
     async with (
         database(postgres_dsn) as dsn,

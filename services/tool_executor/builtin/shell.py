@@ -10,7 +10,6 @@ from services.tool_executor.builtin.tool import Arguments, BuiltinTool, ToolFail
 from services.tool_executor.output import INLINE_BYTES_MAX, Cut, cut_result
 from services.tool_executor.tools import Emit, ToolEnd, ToolRequest
 from services.tool_executor.workspace.process import (
-    KEPT_BYTES_MAX,
     LIVE_BYTES_MAX,
     SHELL,
     Command,
@@ -52,10 +51,10 @@ class ShellTool(BuiltinTool[ShellArguments]):
         self,
         sandbox: Sandbox,
         warden: Warden,
-        grace_seconds: float = 5.0,
+        grace_seconds: float,
+        kept_bytes_max: int,
         output_bytes_max: int = INLINE_BYTES_MAX,
         live_bytes_max: int = LIVE_BYTES_MAX,
-        kept_bytes_max: int = KEPT_BYTES_MAX,
     ) -> None:
         super().__init__(sandbox)
         self._warden = warden

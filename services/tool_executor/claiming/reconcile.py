@@ -9,30 +9,41 @@ where they do not. What the downstream cannot say is left to people in the end.
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 from pydantic import JsonValue
 
 from schemas.events import ToolCallResolved
 from schemas.state import Call, ThreadState, unknown_calls
+from services.chassis.backoff import backoff_seconds
 from services.chassis.sanitize import sanitize_json, sanitize_text
 from services.tool_executor.claiming.claim import is_cancelling
 from services.tool_executor.output import INLINE_BYTES_MAX, structured_result, text_result
 
-NOTE_CHARACTERS_MAX = 1_000
+NOTE_CHARACTERS_MAX: Final = 1_000
+"""A note is for people who look at the call; a hook that prints a whole page must not fill the record with it."""
+SHOWN_CHARACTERS_MAX: Final = 100
+FIRST_SECONDS: Final = 2.0
+"""A downstream that was restarted can mostly answer after a moment."""
+MOST_SECONDS: Final = 300.0
+TRIES: Final = 10
+"""With the pauses above, a downstream has about 20 minutes to come back before a person is needed."""
 
 Status: TypeAlias = Literal["done", "not_done", "unknown"]
 
 
 @dataclass(frozen=True, slots=True)
 class ReconcileLimits:
-    first_seconds: float = 2.0
-    most_seconds: float = 300.0
-    tries: int = 10
-    """Answers that say nothing, after which it is left to people."""
-    grace_seconds: float = 15.0
-    lease_seconds: int = 30
-    """What is counted for a call that does not carry its own."""
+    grace_seconds: float
+    """How long after a call's lease and timeout `not_done` is not believed yet."""
+    lease_seconds: int
+    """The lease of a call whose record does not name one."""
+    first_seconds: float = FIRST_SECONDS
+    """The pause before the second question. It doubles with each further one."""
+    most_seconds: float = MOST_SECONDS
+    """The longest pause."""
+    tries: int = TRIES
+    """Inconclusive answers after which the call is left to people."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,8 +137,8 @@ def why_not_again(state: ThreadState, call: Call) -> str | None:
 
 
 def delay_ms(limits: ReconcileLimits, asked: int) -> int:
-    """Twice as long after each time, up to the most."""
-    return int(1000 * min(limits.most_seconds, limits.first_seconds * 2.0 ** min(max(asked, 1) - 1, 16)))
+    """Return the pause after the downstream has been asked so often."""
+    return int(1000 * backoff_seconds(asked, limits.first_seconds, limits.most_seconds))
 
 
 def _resolved(
@@ -154,4 +165,4 @@ def _fits(value: JsonValue) -> bool:
 
 
 def _shown(value: object) -> str:
-    return sanitize_text(repr(value))[:100]
+    return sanitize_text(repr(value))[:SHOWN_CHARACTERS_MAX]

@@ -7,15 +7,18 @@ longer than it may.
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
+from typing import Final
 
 import structlog
 from pydantic import JsonValue
 
 from services.chassis.artifacts.store import ArtifactError, ArtifactStore
-from services.tool_executor.attachments import Attachment, Spool
+from services.tool_executor.attachments import STORE_SECONDS, Attachment, Spool
 from services.tool_executor.metrics import ExecutorMetrics
 from services.tool_executor.tools import Emit, ToolEnd, ToolRequest, ToolRunner
 
+CANCELLED_SECONDS: Final = 3.0
+"""How long the store may take for a call that was cancelled: a drain or a person waits for its end."""
 NOT_TOLD = frozenset({"lost", "cancelled", "not_started"})
 """Ends whose events have no room for a result."""
 
@@ -24,10 +27,10 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class OutputStoreLimits:
-    seconds: float = 60.0
-    """For all that one call leaves."""
-    cancelled_seconds: float = 3.0
-    """The same, of a call that was cancelled."""
+    seconds: float = STORE_SECONDS
+    """For everything that one call leaves."""
+    cancelled_seconds: float = CANCELLED_SECONDS
+    """The same for a call that was cancelled."""
 
 
 class OutputStore:

@@ -100,6 +100,7 @@ class CommandHook:
             environment={**room.environment(key), **self._environment},
             timeout_seconds=question.timeout_seconds,
             grace_seconds=self._grace_seconds,
+            kept_bytes_max=OUTPUT_BYTES_MAX,
             output_bytes_max=OUTPUT_BYTES_MAX,
             live_bytes_max=0,
         )

@@ -4,18 +4,20 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
 import structlog
 from pydantic import JsonValue
 
 from services.chassis.artifacts.store import UNTYPED, ArtifactError, ArtifactStore, sha256_of
 from services.chassis.settings import MIB
+from services.tool_executor.attachments import STORE_SECONDS
 from services.tool_executor.workspace import file_changes
 from services.tool_executor.workspace.file_changes import FileBusyError, Found, Said, Wanted
 from services.tool_executor.workspace.sandbox import Room
 
-FILE_BYTES_MAX = 16 * MIB
-CHANGE_BYTES_MAX = 256 * MIB
+FILE_BYTES_MAX: Final = 16 * MIB
+"""A larger file is left to the shell: its content before and after would have to be in memory and in the store."""
 
 log = structlog.get_logger()
 
@@ -39,10 +41,10 @@ class _Change:
 @dataclass(frozen=True, slots=True)
 class FileHistory:
     store: ArtifactStore
-    seconds: float = 30.0
-    """What the store may take for all contents of one call."""
-    bytes_max: int = CHANGE_BYTES_MAX
-    """Of all contents of one call, before and after: they are in memory at once."""
+    bytes_max: int
+    """Limit on the contents of one call, before and after together: they are in memory at once."""
+    seconds: float = STORE_SECONDS
+    """How long the store may take for all contents of one call."""
 
     async def change(
         self,

@@ -26,7 +26,6 @@ from services.tool_executor.output import INLINE_BYTES_MAX, Cut, HeadTail, LiveT
 
 SHELL = "/bin/bash"
 LIVE_BYTES_MAX = 262_144
-KEPT_BYTES_MAX = 256 * 1_048_576
 READ_BYTES_MAX = 65_536
 KILLED_WAIT_SECONDS = 5.0
 DRAIN_SECONDS = 0.25
@@ -110,12 +109,14 @@ class Command:
     cwd: Path
     environment: Mapping[str, str]
     timeout_seconds: float
-    grace_seconds: float = 5.0
-    """Between SIGTERM and SIGKILL."""
+    grace_seconds: float
+    """Time between SIGTERM and SIGKILL."""
+    kept_bytes_max: int
+    """How much of the output is kept for the artifact store, if it does not fit the result."""
     output_bytes_max: int = INLINE_BYTES_MAX
-    kept_bytes_max: int = KEPT_BYTES_MAX
-    """Of an output that is longer, for the artifact store."""
+    """How much of the output the result shows."""
     live_bytes_max: int = LIVE_BYTES_MAX
+    """How much of the output watchers see while the command runs."""
 
 
 @dataclass(frozen=True, slots=True)

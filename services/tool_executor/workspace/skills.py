@@ -18,6 +18,7 @@ import structlog
 from schemas.state import LoadedSkill
 from services.chassis.artifacts.store import ArtifactError, ArtifactMissingError, ArtifactStore, collected
 from services.chassis.threads.skill_tar import SkillFile, SkillLimits, SkillRefusedError, unpacked
+from services.tool_executor.attachments import STORE_SECONDS
 
 log = structlog.get_logger()
 
@@ -31,7 +32,7 @@ class SkillUnavailableError(Exception):
 
 
 class SkillFolders:
-    def __init__(self, store: ArtifactStore, limits: SkillLimits, seconds: float) -> None:
+    def __init__(self, store: ArtifactStore, limits: SkillLimits, seconds: float = STORE_SECONDS) -> None:
         self._store = store
         self._limits = limits
         self._seconds = seconds

@@ -75,7 +75,7 @@ class WorldOptions:
     calls_per_tool_max: int = 16
     drain_seconds: float = 3.0
     kill_seconds: float = 2.0
-    reconcile: ReconcileLimits = field(default_factory=ReconcileLimits)
+    reconcile: ReconcileLimits = field(default_factory=lambda: ReconcileLimits(grace_seconds=15, lease_seconds=30))
 
 
 @dataclass
@@ -431,6 +431,7 @@ class ExecutorProcess(Process):
                 append_retry_ms=500,
                 output_interval_ms=20,
                 reconcile=options.reconcile,
+                reconcile_answer_seconds=30,
             ),
             metrics=metrics,
             hooks=world.hooks(),

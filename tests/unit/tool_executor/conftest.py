@@ -10,6 +10,8 @@ from services.tool_executor.workspace.sandbox import Sandbox, SandboxPolicy
 from tests.support.memory.artifacts import MemoryArtifacts
 from tests.support.recorded.tool_requests import WORKSPACE_OF
 
+CHANGE_BYTES_MAX = 256 * 1_048_576
+
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
@@ -35,7 +37,7 @@ def artifacts() -> MemoryArtifacts:
 
 @pytest.fixture
 def history(artifacts: MemoryArtifacts) -> FileHistory:
-    return FileHistory(artifacts)
+    return FileHistory(artifacts, CHANGE_BYTES_MAX)
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from services.chassis.settings import MIB
 from services.tool_executor.builtin import files
 from services.tool_executor.builtin.apply_patch import ApplyPatchTool
 from services.tool_executor.builtin.echo import EchoTool
@@ -25,7 +26,7 @@ def digest(text: str) -> str:
 
 @pytest.fixture
 def shell(sandbox, warden):
-    return ShellTool(sandbox, warden, grace_seconds=0.3)
+    return ShellTool(sandbox, warden, 0.3, MIB)
 
 
 async def test_shell_runs_in_the_workspace(shell, workspace):
@@ -84,7 +85,7 @@ async def test_shell_arguments_that_do_not_fit(shell, args, message):
 
 
 async def test_shell_where_the_profile_must_be_enforced_and_cannot(root, warden):
-    shell = ShellTool(Sandbox(SandboxPolicy(root=root, enforcement="required"), {}), warden)
+    shell = ShellTool(Sandbox(SandboxPolicy(root=root, enforcement="required"), {}), warden, 5.0, MIB)
     end, _ = await run(shell, request("shell", command="ls"))
     assert end.outcome == "failed"
     assert "bubblewrap" in text_of(end)
@@ -353,7 +354,7 @@ async def test_a_call_that_is_cancelled_while_it_waits_for_its_source_never_ran(
 
 def test_the_declared_schemas_are_their_models(sandbox, warden, history):
     for tool in (
-        ShellTool(sandbox, warden),
+        ShellTool(sandbox, warden, 5.0, MIB),
         ReadFileTool(sandbox),
         WriteFileTool(sandbox, history),
         ApplyPatchTool(sandbox, history),

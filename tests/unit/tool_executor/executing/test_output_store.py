@@ -11,6 +11,7 @@ import mcp_types
 import pytest
 from prometheus_client import CollectorRegistry
 
+from services.chassis.settings import MIB
 from services.tool_executor.attachments import Attachment, Spool, whole_text
 from services.tool_executor.builtin.echo import EchoTool
 from services.tool_executor.builtin.files import ReadFileTool
@@ -72,7 +73,7 @@ async def test_a_long_text_is_kept_whole_and_said_where(artifacts: MemoryArtifac
 
 async def test_a_commands_whole_output_is_kept(sandbox: Sandbox, warden: Warden, artifacts: MemoryArtifacts) -> None:
     command = "head -c 300000 /dev/zero | tr '\\0' x; echo; echo end; exit 3"
-    end, _ = await run(keeping(ShellTool(sandbox, warden), artifacts), request("shell", command=command))
+    end, _ = await run(keeping(ShellTool(sandbox, warden, 5.0, MIB), artifacts), request("shell", command=command))
     assert end.outcome == "failed"
     assert stored(artifacts, end) == [b"x" * 300_000 + b"\nend\n"]
     assert text_of(end).startswith("xxx") and "\nend\n" in text_of(end)
@@ -84,14 +85,14 @@ async def test_bytes_that_are_no_text_are_kept_as_they_are(
     sandbox: Sandbox, warden: Warden, artifacts: MemoryArtifacts
 ) -> None:
     command = "for i in $(seq 2000); do printf '\\000\\377\\n%s' xxxxxxxxxxxxxxxxxxxx; done"
-    end, _ = await run(keeping(ShellTool(sandbox, warden), artifacts), request("shell", command=command))
+    end, _ = await run(keeping(ShellTool(sandbox, warden, 5.0, MIB), artifacts), request("shell", command=command))
     assert stored(artifacts, end) == [(b"\x00\xff\n" + b"x" * 20) * 2000]
 
 
 async def test_an_output_without_end_is_kept_up_to_its_limit(
     sandbox: Sandbox, warden: Warden, artifacts: MemoryArtifacts
 ) -> None:
-    tool = ShellTool(sandbox, warden, kept_bytes_max=50_000)
+    tool = ShellTool(sandbox, warden, 5.0, kept_bytes_max=50_000)
     end, _ = await run(keeping(tool, artifacts), request("shell", command="head -c 200000 /dev/zero | tr '\\0' x"))
     assert stored(artifacts, end) == [b"x" * 50_000]
     assert "150000 bytes after them were not kept" in text_of(end)
@@ -102,7 +103,7 @@ async def test_a_disk_without_room_ends_no_command(
 ) -> None:
     monkeypatch.setattr(tempfile, "TemporaryFile", lambda **_: Path("/dev/full").open("wb", buffering=0))  # noqa: SIM115
     command = "head -c 300000 /dev/zero | tr '\\0' x && echo end"
-    end, _ = await run(keeping(ShellTool(sandbox, warden), artifacts), request("shell", command=command))
+    end, _ = await run(keeping(ShellTool(sandbox, warden, 5.0, MIB), artifacts), request("shell", command=command))
     assert (end.outcome, end.artifacts) == ("succeeded", [])
     assert "xend\n" in text_of(end) and "300004 bytes could not be kept" in text_of(end)
 
@@ -112,7 +113,7 @@ async def test_a_folder_for_temporary_files_that_is_gone_ends_no_command(
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", "/nowhere")
     command = "head -c 300000 /dev/zero | tr '\\0' x && echo end"
-    end, _ = await run(keeping(ShellTool(sandbox, warden), artifacts), request("shell", command=command))
+    end, _ = await run(keeping(ShellTool(sandbox, warden, 5.0, MIB), artifacts), request("shell", command=command))
     assert (end.outcome, end.artifacts) == ("succeeded", [])
     assert "xend\n" in text_of(end) and "300004 bytes could not be kept" in text_of(end)
 
@@ -120,7 +121,7 @@ async def test_a_folder_for_temporary_files_that_is_gone_ends_no_command(
 async def test_a_command_that_timed_out_keeps_what_it_said(
     sandbox: Sandbox, warden: Warden, artifacts: MemoryArtifacts
 ) -> None:
-    tool = ShellTool(sandbox, warden, grace_seconds=0.1)
+    tool = ShellTool(sandbox, warden, 0.1, MIB)
     asked = request("shell", command="head -c 100000 /dev/zero | tr '\\0' x; sleep 60", timeout_seconds=0.7)
     end, _ = await run(keeping(tool, artifacts), asked)
     assert end.outcome == "timed_out"

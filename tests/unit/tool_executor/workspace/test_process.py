@@ -10,6 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from services.chassis.settings import MIB
 from services.tool_executor.workspace.process import Command, run_process
 from tests.support.simulated.waiting import eventually
 
@@ -17,7 +18,14 @@ ENVIRONMENT = {"PATH": os.environ["PATH"]}
 
 
 def command(line: str, tmp_path: Path, timeout_seconds: float = 10, grace_seconds: float = 0.3, **more) -> Command:
-    return Command(["/bin/bash", "-c", line], tmp_path, ENVIRONMENT, timeout_seconds, grace_seconds, **more)
+    return Command(
+        ["/bin/bash", "-c", line],
+        tmp_path,
+        ENVIRONMENT,
+        timeout_seconds,
+        grace_seconds,
+        **{"kept_bytes_max": MIB, **more},
+    )
 
 
 async def run(wanted, warden, cancelled=None):
@@ -101,10 +109,10 @@ async def test_cancelling_the_task_kills_it(tmp_path, warden):
 
 
 async def test_what_does_not_start_says_why(tmp_path, warden):
-    end, _ = await run(Command(["true"], tmp_path / "nowhere", ENVIRONMENT, 5), warden)
+    end, _ = await run(Command(["true"], tmp_path / "nowhere", ENVIRONMENT, 5, 5, MIB), warden)
     assert end.outcome == "not_spawned"
     assert "nowhere" in end.output.text
-    end, _ = await run(Command(["no-such-program"], tmp_path, ENVIRONMENT, 5), warden)
+    end, _ = await run(Command(["no-such-program"], tmp_path, ENVIRONMENT, 5, 5, MIB), warden)
     assert (end.outcome, end.exit_code) == ("exited", 127)
     assert "not found" in end.output.text
 
@@ -134,7 +142,7 @@ def test_processes_die_with_an_executor_that_is_killed(tmp_path):
 
         async def main():
             line = "(echo $BASHPID > inner; exec sleep 300) & echo $$ > outer; sleep 300"
-            command = Command(["/bin/bash", "-c", line], Path(sys.argv[1]), {"PATH": "/usr/bin:/bin"}, 60)
+            command = Command(["/bin/bash", "-c", line], Path(sys.argv[1]), {"PATH": "/usr/bin:/bin"}, 60, 5, 1000)
             await run_process(command, Warden(), print, asyncio.Event())
 
         asyncio.run(main())

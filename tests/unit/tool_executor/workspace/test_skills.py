@@ -10,6 +10,7 @@ import pytest
 from schemas.state import LoadedSkill
 from services.chassis.artifacts.store import sha256_of
 from services.chassis.clock import SystemClock
+from services.chassis.settings import MIB
 from services.chassis.threads.skill_tar import MEDIA_TYPE, SkillFile, SkillLimits, packed
 from services.tool_executor.builtin.files import ReadFileTool, WriteFileTool
 from services.tool_executor.builtin.load_skill import LoadSkillTool
@@ -97,7 +98,8 @@ async def test_its_scripts_run_and_its_files_are_read(here: Here) -> None:
     await here.load()
     warden = Warden()
     ran = await here.run(
-        ShellTool(here.sandbox, warden, 1.0), command=f"./{here.folder.relative_to(here.workspace)}/scripts/look.sh"
+        ShellTool(here.sandbox, warden, 1.0, MIB),
+        command=f"./{here.folder.relative_to(here.workspace)}/scripts/look.sh",
     )
     assert "looked" in text_of(ran)
     read = await here.run(ReadFileTool(here.sandbox), path=f"{FOLDER}/review/{here.folder.name}/SKILL.md")
@@ -107,7 +109,7 @@ async def test_its_scripts_run_and_its_files_are_read(here: Here) -> None:
 async def test_file_tools_do_not_change_it(here: Here) -> None:
     await here.push()
     await here.load()
-    writing = WriteFileTool(here.sandbox, FileHistory(here.store, 5.0))
+    writing = WriteFileTool(here.sandbox, FileHistory(here.store, MIB))
     for path in (f"{FOLDER}/review/{here.folder.name}/SKILL.md", f"{FOLDER}/new"):
         end = await here.run(writing, path=path, content="mine now")
         assert (end.outcome, "read-only" in text_of(end)) == ("failed", True)
@@ -117,7 +119,7 @@ async def test_file_tools_do_not_change_it(here: Here) -> None:
 async def test_an_executor_without_the_folder_fetches_it_before_the_next_call(here: Here) -> None:
     await here.push()
     sandbox = here.another()
-    ran = await here.run(ShellTool(sandbox, Warden(), 1.0), command=f"cat {FOLDER}/review/*/SKILL.md")
+    ran = await here.run(ShellTool(sandbox, Warden(), 1.0, MIB), command=f"cat {FOLDER}/review/*/SKILL.md")
     assert "How to review" in text_of(ran)
 
 
@@ -125,7 +127,7 @@ async def test_a_store_that_is_away_holds_calls_up_until_it_is_back(here: Here) 
     await here.push()
     here.store.away = True
     for tool, args in (
-        (ShellTool(here.sandbox, Warden(), 1.0), {"command": "echo ran"}),
+        (ShellTool(here.sandbox, Warden(), 1.0, MIB), {"command": "echo ran"}),
         (LoadSkillTool(here.sandbox), {"name": "review"}),
     ):
         end = await here.run(tool, **args)
@@ -144,7 +146,7 @@ async def test_what_is_no_skill_is_said_and_holds_nothing_up(here: Here, data: b
     for _ in range(2):
         end = await here.load()
         assert (end.outcome, "cannot be used" in text_of(end)) == ("failed", True), text_of(end)
-    ran = await here.run(ShellTool(here.sandbox, Warden(), 1.0), command="echo ran")
+    ran = await here.run(ShellTool(here.sandbox, Warden(), 1.0, MIB), command="echo ran")
     assert "ran" in text_of(ran)
     assert not here.folder.exists()
 
