@@ -1,29 +1,39 @@
-"""The runtime's loop: it folds, decides ahead, appends, and calls models. The decisions are in `decide`.
+"""The runtime's loop: for each thread it folds what it reads, decides, appends, and starts what takes time.
 
-Each thread has the confirmed state (what was read back) and, while own events are under way, the state ahead of it.
-Decisions are made on the state ahead and go out as one batch. When a foreign record comes in between, the events under
-way are folded again after it; those that no longer fit are no-ops for every reader alike, and decide answers anew.
-A failed append takes its events out of the state ahead: should they have been stored all the same, they come back as
-records like any other, with the ids that a second try derives again.
+A service must do three things with a thread: know its state, decide what to do next, and do it. Knowing and deciding
+are pure (`schemas.thread.fold`, `deciding.decide`); this module does the rest, and it is the only one that acts for a
+thread. Everything runs in one event loop, so nothing here needs a lock.
+
+It acts on three occasions. The frame hands it a batch of records (`on_batch`). Something that it started has an
+outcome: an append, a model call, a load, a look-up (`outcomes`). Or the time has come that a decision named (`_woken`).
+Each time it decides until nothing more is to be appended (`advance`), on the state ahead of what was read back
+(`events_ahead`), and sends all events as one batch.
+
+The log is the judge. Whatever is in memory here may be lost at any moment: the next owner of the partition folds the
+same records, decides the same, and the ids of its events are derived from what they answer, so an event that both
+append counts once. What cannot be known from the log, a model call that another process had under way, is repeated.
+
+One thread's failure must not stop its partition. What a decision or an outcome cannot mend sets its thread aside
+(`_quarantine`); the frame reads it anew after a while.
 """
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
+from typing import Final
 
 import structlog
 
 from schemas.codec import Encoded, Record, encode
 from schemas.events import Confirmed, Context, TurnRecovered
-from schemas.other_topics.progress import Quarantine, encode_progress
+from schemas.other_topics.progress import Quarantine
 from schemas.state import ThreadState, is_active
-from schemas.thread import Verdict, fold
+from schemas.thread import Verdict
 from schemas.topics import topic_of
-from schemas.transcript import transcript_changes
 from services.chassis.catalog.reader import CatalogReader
 from services.chassis.catalog.tool_arguments import ArgumentCheck
 from services.chassis.clock import Clock
-from services.chassis.log.port import Log, LogError, Outgoing
+from services.chassis.log.port import Log, Outgoing
 from services.chassis.process.lifecycle import Spawn
 from services.chassis.process.timers import Timers
 from services.chassis.sanitize import sanitize_text
@@ -34,31 +44,36 @@ from services.runtime.deciding.decide import decide
 from services.runtime.deciding.decisions import (
     Append,
     AppendTo,
+    Calling,
     CallModel,
     Decision,
     DropModelCall,
     LoadTranscript,
     LookAgain,
     ReadChild,
+    Summarising,
     World,
 )
+from services.runtime.events_ahead import SentEvent
 from services.runtime.metrics import RuntimeMetrics
 from services.runtime.model_calls import ModelCalls
 from services.runtime.models.port import Model
 from services.runtime.models.scheduling import ModelSlots
-from services.runtime.thread_messages import ThreadMessages
-from services.runtime.thread_work import Held, Partition, Pending, RuntimeIdentity, RuntimeOptions, Work
+from services.runtime.outcomes import Outcome, Proceed, RetryLater, SetAside, after_failed_append
+from services.runtime.progress import ProgressSender
+from services.runtime.thread_messages import Sending, ThreadMessages
+from services.runtime.thread_work import Held, Partition, RuntimeIdentity, RuntimeOptions, Work
 from services.runtime.transcript_loading import Transcripts
 from services.runtime.transcript_store import TranscriptStore
 
 log = structlog.get_logger()
 
-DECISIONS_MAX = 1_000
-"""In one go for one thread; more is a decision that never comes to rest."""
+DECISIONS_MAX: Final = 1_000
+"""Rounds of decisions in one go for one thread. A thread that needs more would never come to rest."""
 
 
 class Runtime:
-    """A `Follower` of the fold loop."""
+    """The runtime as a `Follower` of the fold loop; one for each topic that it follows."""
 
     def __init__(
         self,
@@ -81,37 +96,26 @@ class Runtime:
         self._clock = clock
         self._timers = timers
         self._catalog = catalog
+        self._spawn = spawn
         self._identity = identity
         self._options = options
         self._metrics = metrics
         self._arguments = ArgumentCheck()
         self._stopping = False
-        self._transcripts = Transcripts(
-            loop=self, log_=log_, clock=clock, store=transcripts, spawn=spawn, options=options, metrics=metrics
-        )
+        self._progress = ProgressSender(log_, clock)
+        self._transcripts = Transcripts(log_=log_, store=transcripts, metrics=metrics)
         self._model_calls = ModelCalls(
-            loop=self,
-            log_=log_,
             clock=clock,
             catalog=catalog,
             model=model,
             slots=slots,
-            transcripts=self._transcripts,
-            spawn=spawn,
+            progress=self._progress,
             identity=identity,
             options=options,
             metrics=metrics,
         )
         self._messages = ThreadMessages(
-            loop=self,
-            log_=log_,
-            clock=clock,
-            children=children,
-            partitions=partitions,
-            spawn=spawn,
-            identity=identity,
-            options=options,
-            metrics=metrics,
+            log_=log_, clock=clock, children=children, partitions=partitions, identity=identity, metrics=metrics
         )
 
     # Follower
@@ -125,8 +129,7 @@ class Runtime:
         if held.state.lineage is not None and verdict.effect == "applied":
             answer = partial(self._transcripts.answer, held)
             work.ended = own_end(held.key, before, held.state, record, answer) or work.ended
-        if work.pending:
-            self._confirm(held, record)
+        work.ahead.read_back(held.state, record)
 
     def on_batch(self, partition: Partition, touched: Iterable[Held]) -> None:
         for held in touched:
@@ -134,13 +137,13 @@ class Runtime:
 
     def on_ready(self, partition: Partition) -> None:
         for held in list(partition.threads.values()):
+            # An ephemeral thread is closed when its time is over, so an idle one needs a timer, too.
             if is_active(held.state) or held.key.ephemeral:
                 self.advance(partition, held)
 
     def on_lost(self, partition: Partition) -> None:
         for held in partition.threads.values():
-            self._model_calls.hand_over(partition, held)
-            self._sleep(held.work)
+            self._hand_over(partition, held)
             if held.quarantined is not None:
                 self._metrics.quarantined.dec()
 
@@ -155,7 +158,7 @@ class Runtime:
             exc_info=error,
         )
         self._model_calls.drop(held.work)
-        self._sleep(held.work)
+        self._cancel_timer(held.work)
 
     def report_quarantined(self, partition: Partition, held: Held, seconds: float) -> None:
         report = Quarantine(
@@ -163,87 +166,62 @@ class Runtime:
             by=self._identity.source,
             since_ms=self._clock.now_ms() - int(1000 * seconds),
         )
-        self._model_calls.progress(partition, held, encode_progress(report))
+        self._progress.send(partition, held, report)
 
     def on_refold(self, held: Held) -> None:
-        """What this one still waits for comes to a thread that is set aside, and changes nothing."""
-        self._sleep(held.work)
+        """Let go of a thread in memory that is read anew.
+
+        Outcomes that this one still waits for find it set aside, and change nothing.
+        """
+        self._cancel_timer(held.work)
         self._metrics.quarantined.dec()
         self._metrics.refolded.inc()
 
     def may_evict(self, held: Held) -> bool:
+        """Whether the thread may leave memory: only if no outcome and no timer refers to it."""
         work = held.work
-        if work.pending or work.calling is not None or work.loading or work.reading_children:
+        if work.ahead.events or work.calling is not None or work.loading or work.reading_children:
             return False
         return work.wake is None and "under way" not in work.sent.values()
 
-    def is_over(self, partition: Partition) -> bool:
-        return partition.lost or self._stopping
-
     def stop(self, partitions: Iterable[Partition]) -> None:
-        """Take no new decisions; hand over what runs."""
+        """Take no new decisions, and hand over what runs."""
         self._stopping = True
         for partition in partitions:
             for held in partition.threads.values():
-                self._model_calls.hand_over(partition, held)
-                self._sleep(held.work)
+                self._hand_over(partition, held)
 
-    # Own events under way
+    def _hand_over(self, partition: Partition, held: Held) -> None:
+        """Tell the next owner that a model call was given up, so that it asks again at once.
 
-    def _confirm(self, held: Held, record: Record) -> None:
-        work = held.work
-        head = work.pending[0].record
-        if head.id == record.id and head.data_hash == record.data_hash:
-            del work.pending[0]
-            if not work.pending:
-                work.ahead = None
-        else:
-            self._fold_ahead_again(held)
-
-    def _fold_ahead_again(self, held: Held) -> None:
-        """After a foreign record, or a failed append."""
-        work = held.work
-        state = held.state
-        for pending in work.pending:
-            before = state
-            state, verdict = fold(before, pending.record)
-            pending.changes = transcript_changes(before, state, pending.record, verdict)
-        work.ahead = state if work.pending else None
-
-    def _appended(
-        self, partition: Partition, held: Held, sent: list[Pending], offsets: "asyncio.Future[tuple[int, ...]]"
-    ) -> None:
-        error = offsets.exception()
-        if error is None:
-            return
-        work = held.work
-        self._metrics.append_failures.inc()
-        log.warning("append_failed", thread=str(held.key), events=len(sent), error=str(error))
-        work.pending = [pending for pending in work.pending if pending not in sent]
-        self._fold_ahead_again(held)
-        if any(isinstance(pending.record.data, TurnRecovered) for pending in sent):
-            work.is_met = False
-        if self.is_over(partition):
-            return
-        if isinstance(error, LogError) and not error.retriable:
-            self.quarantine(partition, held, error)
-        else:
-            self.look_again(partition, held, self._clock.now_ms() + self._options.append_retry_ms)
+        Nobody waits for this append. If it is lost, the next owner finds the step open and recovers it.
+        """
+        event = self._model_calls.hand_over(held)
+        if event is not None:
+            self._append_to_log(partition, held, [self._encode(held, Append(event))])
+        self._cancel_timer(held.work)
 
     # Deciding
 
     def advance(self, partition: Partition, held: Held, first: Append | None = None) -> None:
-        """Decide until there is nothing more to append, and send it. What fails for one thread sets that one aside."""
-        if held.quarantined is not None or self.is_over(partition):
+        """Decide until there is nothing more to append, and send it; `first` is appended before, if it still fits.
+
+        Whatever fails for the thread sets it aside.
+        """
+        if held.quarantined is not None or self._is_over(partition):
             return
         self._meet(held)
         try:
             self._decide_ahead(partition, held, first)
         except Exception as error:  # noqa: BLE001  # the edge of the loop: one thread's failure must not stop its partition
-            self.quarantine(partition, held, error)
+            self._quarantine(partition, held, error)
+
+    def _is_over(self, partition: Partition) -> bool:
+        """Whether this process no longer acts for the partition."""
+        return partition.lost or self._stopping
 
     def _meet(self, held: Held) -> None:
-        """A step that is open when this process first acts for a thread is that of an owner that is gone."""
+        """Note the step that is open when this process first acts for a thread: its owner is gone."""
         work = held.work
         if work.is_met:
             return
@@ -258,7 +236,8 @@ class Runtime:
         decisions: list[Decision] = [] if first is None else [first]
         for _ in range(DECISIONS_MAX):
             if not decisions:
-                decisions = list(decide(held.key, work.ahead or held.state, self._clock.now_ms(), self._world(held)))
+                state = work.ahead.latest(held.state)
+                decisions = list(decide(held.key, state, self._clock.now_ms(), self._world(held)))
             appends = [decision for decision in decisions if isinstance(decision, Append)]
             for decision in decisions:
                 self._obey(partition, held, decision, outgoing, may_lose=decision is first)
@@ -268,12 +247,13 @@ class Runtime:
         else:
             raise RuntimeError(f"{DECISIONS_MAX} decisions without coming to rest")
         if not any(isinstance(decision, LookAgain) for decision in decisions):
-            self._sleep(work)
+            self._cancel_timer(work)
         if outgoing:
             self._send(partition, held, outgoing)
-        to_others = [decision for decision in decisions if isinstance(decision, AppendTo)]
-        self._messages.send(partition, held, to_others, is_ahead=bool(work.pending))
-        self._messages.read(partition, held, [each for each in decisions if isinstance(each, ReadChild)])
+        # Only the last decisions say what other threads need: those before them were made of an earlier state.
+        for sending in self._messages.send(held, [each for each in decisions if isinstance(each, AppendTo)]):
+            sending.offsets.add_done_callback(partial(self._message_appended, partition, held, sending))
+        self._look_up_children(partition, held, [each for each in decisions if isinstance(each, ReadChild)])
 
     def _obey(
         self, partition: Partition, held: Held, decision: Decision, outgoing: list[Encoded], *, may_lose: bool
@@ -282,17 +262,18 @@ class Runtime:
             case Append():
                 self._append(held, decision, outgoing, may_lose=may_lose)
             case CallModel(calling):
-                self._model_calls.call(partition, held, calling)
+                self._call_model(partition, held, calling)
             case DropModelCall():
                 self._model_calls.drop(held.work)
             case LoadTranscript():
-                self._transcripts.load(partition, held)
+                self._load_transcript(partition, held)
             case LookAgain(at_ms):
-                self.look_again(partition, held, at_ms, is_final=True)
+                self._set_timer(partition, held, at_ms)
             case AppendTo() | ReadChild():
                 pass  # once decisions have come to rest
 
     def _world(self, held: Held) -> World:
+        """Return what a decision may know besides the state. The context is costly, so it is made only on demand."""
         work = held.work
 
         def context() -> Context | None:
@@ -311,7 +292,7 @@ class Runtime:
             confirmed=Confirmed(seq=held.state.seq, chain=held.state.chain),
             context=context,
             arguments_problem=self._arguments.problem,
-            is_ahead=bool(work.pending),
+            is_ahead=bool(work.ahead.events),
             calling=work.calling,
             tries=work.tries,
             summed_up=summed_up,
@@ -321,11 +302,16 @@ class Runtime:
             children_read_ms=work.children_read_ms,
         )
 
+    # Appending
+
     def _append(self, held: Held, decision: Append, outgoing: list[Encoded], *, may_lose: bool) -> None:
+        """Fold an event onto the state ahead and put it into the batch.
+
+        An event that was just decided always fits. The outcome of a model call may not: `may_lose` says so.
+        """
         work = held.work
-        before = work.ahead or held.state
         encoded = self._encode(held, decision)
-        after, verdict = fold(before, encoded.record)
+        verdict = work.ahead.add(held.state, encoded.record)
         if verdict.effect != "applied":
             if may_lose:
                 self._metrics.answers_superseded.inc()
@@ -334,8 +320,6 @@ class Runtime:
         if isinstance(decision.event, TurnRecovered):
             work.taken_over = None
             self._metrics.takeovers.inc()
-        work.ahead = after
-        work.pending.append(Pending(encoded.record, transcript_changes(before, after, encoded.record, verdict)))
         outgoing.append(encoded)
         self._metrics.decisions.labels(encoded.record.kind).inc()
 
@@ -349,22 +333,97 @@ class Runtime:
         )
 
     def _send(self, partition: Partition, held: Held, outgoing: list[Encoded]) -> None:
-        key = held.key.to_bytes()
-        records = [Outgoing(key, encoded.value, encoded.headers, encoded.record.time_ms) for encoded in outgoing]
-        sent = held.work.pending[-len(outgoing) :]
-        offsets = self._log.appender.append(topic_of(held.key).name, partition.number, records)
+        sent = held.work.ahead.events[-len(outgoing) :]
+        offsets = self._append_to_log(partition, held, outgoing)
         offsets.add_done_callback(partial(self._appended, partition, held, sent))
 
-    def look_again(self, partition: Partition, held: Held, at_ms: int, *, is_final: bool = False) -> None:
-        """At that time; unless it is final, earlier where that was agreed before."""
-        wake = held.work.wake
-        if wake is not None and (wake.time_ms == at_ms or (wake.time_ms < at_ms and not is_final)):
-            return
-        self._sleep(held.work)
-        held.work.wake = self._timers.at(at_ms, partial(self._woken, partition, held))
+    def _append_to_log(
+        self, partition: Partition, held: Held, events: Iterable[Encoded]
+    ) -> "asyncio.Future[tuple[int, ...]]":
+        key = held.key.to_bytes()
+        records = [Outgoing(key, event.value, event.headers, event.record.time_ms) for event in events]
+        return self._log.appender.append(topic_of(held.key).name, partition.number, records)
 
-    def _sleep(self, work: Work) -> None:
-        """Until something comes of itself. A timer keeps its thread in memory, so none is left that is not wanted."""
+    def _appended(
+        self, partition: Partition, held: Held, sent: list[SentEvent], offsets: "asyncio.Future[tuple[int, ...]]"
+    ) -> None:
+        """Take events of an append that failed out of the state ahead. One that succeeded is left to be read back."""
+        error = offsets.exception()
+        if error is None:
+            return
+        work = held.work
+        self._metrics.append_failures.inc()
+        log.warning("append_failed", thread=str(held.key), events=len(sent), error=str(error))
+        work.ahead.withdraw(held.state, sent)
+        if any(isinstance(event.record.data, TurnRecovered) for event in sent):
+            work.is_met = False  # the takeover has yet to be recorded
+        self._act_on(partition, held, after_failed_append(error))
+
+    def _message_appended(
+        self, partition: Partition, held: Held, sending: Sending, _offsets: "asyncio.Future[tuple[int, ...]]"
+    ) -> None:
+        self._act_on(partition, held, self._messages.appended(held, sending))
+
+    # What takes time
+
+    def _call_model(self, partition: Partition, held: Held, calling: Calling | Summarising) -> None:
+        work = held.work
+        shown = self._transcripts.window(held)
+        request = None if shown is None else self._model_calls.request(held, calling, shown)
+        if request is None:
+            self._load_transcript(partition, held)
+            return
+        work.calling = calling
+        ask = partial(self._model_calls.ask, partition, held, calling, request)
+        work.task = self._spawn(self._act_after(partition, held, ask), f"model {held.key}")
+
+    def _load_transcript(self, partition: Partition, held: Held) -> None:
+        work = held.work
+        if not work.loading and self._transcripts.is_incomplete(held):
+            work.loading = True
+            load = partial(self._transcripts.load, partition, held)
+            self._spawn(self._act_after(partition, held, load), f"transcript {held.key}")
+
+    def _look_up_children(self, partition: Partition, held: Held, wanted: list[ReadChild]) -> None:
+        work = held.work
+        if wanted and not work.reading_children:
+            work.reading_children = True
+            look_up = partial(self._messages.look_up, held, wanted)
+            self._spawn(self._act_after(partition, held, look_up), f"children {held.key}")
+
+    async def _act_after(
+        self, partition: Partition, held: Held, wait_for: Callable[[], Awaitable[Outcome | None]]
+    ) -> None:
+        self._act_on(partition, held, await wait_for())
+
+    def _act_on(self, partition: Partition, held: Held, outcome: Outcome | None) -> None:
+        if outcome is None or self._is_over(partition):
+            return
+        match outcome:
+            case Proceed(first):
+                self.advance(partition, held, first)
+            case RetryLater():
+                self._set_timer_at_latest(partition, held, self._clock.now_ms() + self._options.append_retry_ms)
+            case SetAside(error):
+                self._quarantine(partition, held, error)
+
+    # Timers
+
+    def _set_timer(self, partition: Partition, held: Held, at_ms: int) -> None:
+        """Decide again at that time, and not before because of a timer."""
+        wake = held.work.wake
+        if wake is None or wake.time_ms != at_ms:
+            self._cancel_timer(held.work)
+            held.work.wake = self._timers.at(at_ms, partial(self._woken, partition, held))
+
+    def _set_timer_at_latest(self, partition: Partition, held: Held, at_ms: int) -> None:
+        """Decide again at that time, or earlier if the thread's timer is earlier."""
+        wake = held.work.wake
+        if wake is None or wake.time_ms > at_ms:
+            self._set_timer(partition, held, at_ms)
+
+    def _cancel_timer(self, work: Work) -> None:
+        """Cancel the thread's timer. A timer keeps the thread in memory, so drop it when nothing is due."""
         if work.wake is not None:
             work.wake.cancel()
             work.wake = None
@@ -373,6 +432,6 @@ class Runtime:
         held.work.wake = None
         self.advance(partition, held)
 
-    def quarantine(self, partition: Partition, held: Held, error: Exception) -> None:
+    def _quarantine(self, partition: Partition, held: Held, error: Exception) -> None:
         partition.set_aside(held, error)
         self.on_quarantined(partition, held, error)

@@ -1,19 +1,22 @@
-"""What the runtime keeps beside a thread's state, and what the parts of its loop need of each other."""
+"""What the runtime keeps in memory for each thread, and what all parts of a runtime know of it.
+
+Nothing here is stored. When a process dies, or a partition moves, the next owner starts with an empty `Work`: it loads
+what it needs, and whatever was sent without an answer is sent once more under the same ids.
+"""
 
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final, Literal, Protocol
+from typing import Final, Literal
 
-from schemas.codec import Record
 from schemas.ids import EventId, ThreadKey
-from schemas.state import ThreadState
 from schemas.transcript import Change, Transcript
 from services.chassis.following.fold_loop import Held as HeldThread
 from services.chassis.following.fold_loop import Partition as AssignedPartition
 from services.chassis.process.timers import Timer
-from services.runtime.deciding.decisions import NO_TRIES, Append, Calling, ChildEnd, Summarising, SummaryTries
+from services.runtime.deciding.decisions import NO_TRIES, Calling, ChildEnd, Summarising, SummaryTries
 from services.runtime.deciding.limits import Limits
+from services.runtime.events_ahead import EventsAhead
 
 ANSWER_BYTES_MAX: Final = 512 * 1024
 """Bytes of an answer, or of a summary, as JSON. A record may have 1 MiB; this leaves room for the rest of the event."""
@@ -28,43 +31,39 @@ gets 50 records a second and answer at most.
 
 
 @dataclass(slots=True, eq=False)
-class Pending:
-    """An own event under way."""
-
-    record: Record
-    changes: tuple[Change, ...]
-
-
-@dataclass(slots=True, eq=False)
 class Work:
-    """What the runtime keeps beside a thread's state."""
+    """The runtime's memory of one thread, next to the thread's folded state."""
 
+    ahead: EventsAhead = field(default_factory=EventsAhead)
     transcript: Transcript | None = None
-    """None while it is cold; `buffered` then keeps what came since the thread was taken into memory."""
+    """None until it is needed and loaded; until then `buffered` keeps what records change in it."""
     transcript_seq: int = 0
-    """Up to which the transcript was loaded: it may be ahead of the state, whose records then add nothing to it."""
+    """Seq up to which the transcript was loaded. The views may be ahead of the state here; then the records that the
+    transcript has already add nothing to it.
+    """
     rows_from_seq: int = 0
-    """What is loaded has to reach this seq: what came before it is not buffered any more."""
+    """Seq that a loaded transcript has to reach, because changes before it are no longer buffered."""
     buffered: list[tuple[int, tuple[Change, ...]]] = field(default_factory=list)
-    pending: list[Pending] = field(default_factory=list)
-    ahead: ThreadState | None = None
-    """The confirmed state with the pending events folded onto it; None where there are none."""
-    calling: Calling | Summarising | None = None
-    tries: SummaryTries = NO_TRIES
-    task: "asyncio.Task[None] | None" = None
+    """Changes of the transcript with the seq of their record, since the thread came into memory."""
     loading: bool = False
-    is_met: bool = False
-    """Whether this process has acted for the thread since it took it into memory."""
-    taken_over: str | None = None
-    """Data hash of the start that was found open then, until `turn.recovered` says so."""
+    calling: Calling | Summarising | None = None
+    """Model call under way."""
+    task: "asyncio.Task[None] | None" = None
+    """Task of the model call, for cancelling it."""
+    tries: SummaryTries = NO_TRIES
     wake: Timer | None = None
+    is_met: bool = False
+    """Whether this process has acted for the thread since the thread came into memory."""
+    taken_over: str | None = None
+    """Data hash of the step's start that was open when this process first acted, until `turn.recovered` says so."""
     sent: dict[tuple[ThreadKey, EventId], Literal["under way", "stored"]] = field(default_factory=dict)
-    """Events of other threads that were sent and are still wanted."""
+    """Events of other threads that were sent and that decisions still want."""
     ended: ChildEnd | None = None
-    """What this thread, a child, came to; until its parent's thread has it."""
+    """This thread's own end as a child, until its parent's thread has it."""
     children: Mapping[str, ChildEnd] = field(default_factory=dict)
-    """Ends of its own children, as far as they were looked up."""
+    """Ends of its own children that were found in the views, by thread."""
     children_read_ms: int = 0
+    """When the views were asked last; 0: never by this process."""
     reading_children: bool = False
 
 
@@ -76,6 +75,7 @@ Partition = AssignedPartition[Work]
 class RuntimeIdentity:
     instance: str
     incarnation: str
+    """Drawn at each start, so a restarted process does not take the open steps of its former life for its own."""
     agent_version: str
 
     @property
@@ -95,18 +95,3 @@ class RuntimeOptions:
     answer_bytes_max: int = ANSWER_BYTES_MAX
     append_retry_ms: int = APPEND_RETRY_MS
     delta_interval_ms: int = DELTA_INTERVAL_MS
-
-
-class Advancing(Protocol):
-    """The loop, as its parts see it."""
-
-    def advance(self, partition: Partition, held: Held, first: Append | None = None) -> None:
-        """Decide, after something has come that is no record. `first` is appended before that, where it still fits."""
-
-    def look_again(self, partition: Partition, held: Held, at_ms: int, *, is_final: bool = False) -> None:
-        """At that time; unless it is final, earlier where that was agreed before."""
-
-    def quarantine(self, partition: Partition, held: Held, error: Exception) -> None: ...
-
-    def is_over(self, partition: Partition) -> bool:
-        """Whether this process acts for the partition no more."""

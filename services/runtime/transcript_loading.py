@@ -1,4 +1,12 @@
-"""A thread's transcript in memory: loaded when a decision needs it, kept up by its records."""
+"""A thread's transcript in memory: loaded when a decision needs it, kept up to date by the thread's records.
+
+Most threads in memory are idle or wait for tools, so a transcript is loaded only when a model is about to be asked.
+What records change in it until then is buffered. The loaded rows and the buffer overlap; the seq of each change says
+what the rows contain already.
+
+The rows come from the projector, which may be behind this process. If they do not reach the seq from which the buffer
+is whole, the thread is read out of its partition instead: slower, and always right.
+"""
 
 import structlog
 
@@ -8,37 +16,22 @@ from schemas.state import ThreadState
 from schemas.thread import Verdict
 from schemas.topics import topic_of
 from schemas.transcript import Transcript, transcript_changes
-from services.chassis.clock import Clock
 from services.chassis.log.port import Log, TopicPartition
-from services.chassis.process.lifecycle import Spawn
 from services.chassis.threads.contexts import read_inherited, reading
 from services.runtime.deciding.children import answer_text
 from services.runtime.deciding.context import Window, window
 from services.runtime.metrics import RuntimeMetrics
-from services.runtime.thread_work import Advancing, Held, Partition, RuntimeOptions
+from services.runtime.outcomes import Outcome, Proceed, RetryLater, SetAside
+from services.runtime.thread_work import Held, Partition
 from services.runtime.transcript_store import TranscriptStore, scan_transcript
 
 log = structlog.get_logger()
 
 
 class Transcripts:
-    def __init__(
-        self,
-        *,
-        loop: Advancing,
-        log_: Log,
-        clock: Clock,
-        store: TranscriptStore,
-        spawn: Spawn,
-        options: RuntimeOptions,
-        metrics: RuntimeMetrics,
-    ) -> None:
-        self._loop = loop
+    def __init__(self, *, log_: Log, store: TranscriptStore, metrics: RuntimeMetrics) -> None:
         self._log = log_
-        self._clock = clock
         self.store = store
-        self._spawn = spawn
-        self._options = options
         self._metrics = metrics
 
     def on_record(self, held: Held, before: ThreadState, record: Record, verdict: Verdict) -> None:
@@ -50,12 +43,13 @@ class Transcripts:
             if held.state.seq > work.transcript_seq:
                 work.transcript.apply(changes)
                 if work.transcript.lacks_items:
+                    # A rewind shows items again that were not loaded. Only rows as of this record have them.
                     work.transcript, work.rows_from_seq = None, held.state.seq
         elif changes:
             work.buffered.append((held.state.seq, changes))
 
     def answer(self, held: Held, turn: int, step: int) -> str | None:
-        """The texts of what a model answered in that step; None while the transcript is not loaded."""
+        """Return the texts that the model answered in that step; None while the transcript is not loaded."""
         transcript = held.work.transcript
         if transcript is None:
             return None
@@ -66,22 +60,27 @@ class Transcripts:
         )
 
     def window(self, held: Held) -> Window | None:
+        """Return the context as of the state ahead; None until the transcript is loaded and the state has caught up."""
         work = held.work
         transcript = work.transcript
         if transcript is None or transcript.lacks_inherited or work.transcript_seq > held.state.seq:
             return None
-        ahead = [change for pending in work.pending for change in pending.changes]
+        ahead = [change for event in work.ahead.events for change in event.changes]
         return window(transcript, ahead, held.state.seq)
 
-    def load(self, partition: Partition, held: Held) -> None:
-        """One that is ahead of the state is not read again: the records that it has in it are on their way."""
-        work = held.work
-        if not work.loading and (work.transcript is None or work.transcript.lacks_inherited):
-            work.loading = True
-            self._spawn(self._load(partition, held), f"transcript {held.key}")
+    def is_incomplete(self, held: Held) -> bool:
+        """Whether there is something to load.
 
-    async def _load(self, partition: Partition, held: Held) -> None:
-        """First its own items, then, where it turns out to need them, those that it inherits."""
+        A transcript that is ahead of the state is complete: the records that are in it already are on their way here.
+        """
+        transcript = held.work.transcript
+        return transcript is None or transcript.lacks_inherited
+
+    async def load(self, partition: Partition, held: Held) -> Outcome:
+        """Load the thread's own items; if they are loaded, the items that a fork inherits. Never raises.
+
+        Own items come first because they show whether inherited ones are needed: a summary may stand for them.
+        """
         work = held.work
         try:
             if work.transcript is None:
@@ -90,20 +89,18 @@ class Transcripts:
                 await self._load_inherited(held, work.transcript)
         except ThreadlogError as error:
             log.warning("transcript_not_loaded", thread=str(held.key), error=str(error))
-            work.loading = False
-            if not self._loop.is_over(partition):
-                self._loop.look_again(partition, held, self._clock.now_ms() + self._options.append_retry_ms)
-            return
+            return RetryLater()
         except Exception as error:  # noqa: BLE001  # what is stored of one thread must not stop the service
+            return SetAside(error)
+        finally:
             work.loading = False
-            if not partition.lost:
-                self._loop.quarantine(partition, held, error)
-            return
-        work.loading = False
-        self._loop.advance(partition, held)
+        return Proceed()
 
     async def _load_inherited(self, held: Held, transcript: Transcript) -> None:
-        """What a parent showed at a seq stays as it was, so this may take its time. Raises BrokenLineageError."""
+        """Load what the parents showed. Raises BrokenLineageError.
+
+        What a parent showed at a seq never changes, so it does not matter how long this takes.
+        """
         assert transcript.forked is not None
         read = reading(self.store, self._log)
         transcript.inherited = await read_inherited(held.key.tenant, transcript.forked, read)

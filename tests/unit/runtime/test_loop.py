@@ -111,7 +111,7 @@ async def test_a_foreign_record_in_between_makes_what_was_decided_a_no_op_and_it
         assert verdicts == [("turn.started", "superseded"), ("turn.started", "applied"), ("turn.ended", "applied")]
         assert model.requests[-1].model == "other"
         held = process.held(key)
-        assert held.work.pending == [] and held.work.ahead is None
+        assert held.work.ahead.events == [] and held.work.ahead.state is None
 
 
 @in_virtual_time
@@ -126,7 +126,7 @@ async def test_a_failed_append_is_decided_again() -> None:
         world.broker.come_back()
         judged = await world.until_rest(key)
         assert judged.kinds()[-4:] == ["turn.started", "step.started", "step.finished", "turn.ended"]
-        assert process.held(key).work.pending == []
+        assert process.held(key).work.ahead.events == []
 
 
 @in_virtual_time
@@ -143,7 +143,7 @@ async def test_a_failed_append_that_was_stored_all_the_same_counts_once() -> Non
         assert len(judged.applied(TurnStarted)) == len(judged.applied(TurnEnded)) == 1
         assert len([1 for record, _, _ in judged.records if record.kind == "turn.started"]) > 1
         await asyncio.sleep(40)
-        assert process.held(key) is None or process.held(key).work.pending == []
+        assert process.held(key) is None or process.held(key).work.ahead.events == []
 
 
 @in_virtual_time
