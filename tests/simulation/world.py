@@ -17,7 +17,7 @@ from schemas.thread import Verdict
 from schemas.tools import CLIENT_POOL, CLIENT_SOURCE, CatalogSource, ToolSpec
 from schemas.topics import THREAD_EFFECTS, THREAD_EVENTS_DLQ
 from services.chassis.artifacts.store import Stored
-from services.chassis.following.fold_loop import FoldLoopLimits
+from services.chassis.following.limits import FoldLoopLimits
 from services.chassis.log.port import Incoming, TopicPartition
 from services.runtime.deciding.own_tools import ENTRY
 from services.runtime.models.port import Model

@@ -1,23 +1,34 @@
-"""The frame of a service that follows threads: assigned partitions, records in log order, fold, act.
+"""The frame of a service that follows threads: it reads assigned partitions in log order, folds, and lets it act.
 
-States start from the projector's rows (`threads.states`): active threads when a partition is assigned, idle ones when
-a record for them arrives. Records of a thread whose row is being read wait beside the loop; the loop itself never
-waits for a database. A record at or below a state's own offset is skipped, so a row newer than this reader does no
-harm. A position that went backwards is never trusted below what this reader has relied on: it is waited for, with a
-limit, then the thread is read out of its partition. The same holds for a store that cannot be read. Where there is no
-store, as for ephemeral threads, the partition is read from its beginning, and a thread stays until it is closed.
+**Where states come from.** The projector's rows (`threads.states`): those of active threads are read when a partition
+is assigned, those of idle threads when a record for them arrives. Records of a thread whose row is being read wait in
+`Partition.parked`; the loop itself never waits for a database. Without a store, as for ephemeral threads, the partition
+is read from its beginning, and a thread stays in memory until it is closed.
 
-The service is told of each folded record at once (`on_record`), and after each batch which threads to act for
-(`on_batch`), once their partition has been read up to the end as of its assignment. It owns `Held.work`. A thread that
-cannot be folded, or of which the service says so (`Partition.set_aside`), is quarantined: nothing is folded onto it any
-more until it is read anew from the store, after a pause that grows with its failures (`quarantine`).
+**Why a row of any age is safe.** Each state has the offset of its last record, and a record at or below that offset is
+skipped. So a row that is newer than this reader does no harm: its records are simply skipped. A row that is older is
+dangerous, because the records in between were read here already and are not read again. `Partition.relied_on` guards
+against that: a stored position below it is not trusted. The loop waits for the store to catch up, with a limit, and
+then reads the thread out of its partition. The same holds for a store that cannot be read.
+
+**What the service is told.** Each folded record at once (`on_record`), and after each batch the threads to act for
+(`on_batch`), but only once their partition has been read up to the end that the log had at the assignment. Before that
+the service could act on a past that a later record has already changed.
+
+**What happens if the process dies.** Nothing here is durable, so nothing is lost: another member gets the partition and
+starts from the rows again. Committed offsets are for lag tools alone; no reader starts at them. A service that died
+between the effect of `on_batch` and its record sees the same state again and decides the same thing again; what it
+appends carries derived ids, so the fold recognises a second copy.
+
+**Failures of one thread.** A thread that cannot be folded, or that the service sets aside (`Partition.set_aside`), is
+quarantined: no record is folded onto it until it is read anew from the store, after a pause that grows with its
+failures (`quarantine`). The other threads of the partition go on.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
-from typing import Generic, Protocol, TypeAlias
+from typing import Final, Generic, Protocol, TypeAlias
 
 import structlog
 
@@ -29,7 +40,8 @@ from services.chassis.following.followed_threads import Held as Held  # noqa: PL
 from services.chassis.following.followed_threads import Partition as Partition  # noqa: PLC0414
 from services.chassis.following.followed_threads import Work
 from services.chassis.following.key_filter import KeyFilter
-from services.chassis.following.quarantine import Pauses, Quarantine
+from services.chassis.following.limits import FoldLoopLimits
+from services.chassis.following.quarantine import Quarantine
 from services.chassis.log.port import Incoming, Log, LogUnavailableError, Reader, TopicPartition
 from services.chassis.log.scan import scan
 from services.chassis.process.lifecycle import Spawn
@@ -38,62 +50,53 @@ from services.chassis.threads.states import KeyStore, PartitionStates, StateStor
 
 log = structlog.get_logger()
 
-QUARANTINE_LOOK_SECONDS = 1.0
+QUARANTINE_LOOK_SECONDS: Final = 1.0
+"""Pause between two looks at the threads that are set aside. It has to be short beside their shortest pause."""
 
 AskOffsets: TypeAlias = Callable[[Iterable[TopicPartition]], Awaitable[Mapping[TopicPartition, int]]]
 
 
-@dataclass(frozen=True, slots=True)
-class FoldLoopLimits:
-    poll_ms: int = 500
-    keys_per_load: int = 500
-    load_retry_seconds: float = 0.5
-    assign_wait_seconds: float = 20.0
-    """How long an assignment waits for the database before it reads the partition from its beginning."""
-    stale_wait_seconds: float = 30.0
-    """How long threads wait for a store that is away, or fell back behind what this reader relied on, before the
-    partition is scanned for them.
-    """
-    evict_every_seconds: float = 5.0
-    keys_known_max: int = 2_000_000
-    """Of one partition, for telling new threads without asking the database; 4 bytes of memory for each. A partition
-    with more asks for every one.
-    """
-    keys_retry_seconds: float = 30.0
-    parked_records_max: int = 20_000
-    """Of one partition; beyond it the partition is paused until their threads are loaded."""
-    quarantine: Pauses = field(default_factory=Pauses)
-
-
 class Follower(Protocol[Work]):
-    """The service's side of the frame. None of these may block or raise for a single thread's sake."""
+    """The service's side of the frame.
 
-    def new_work(self) -> Work: ...
+    The loop calls these between two records, so none of them may block, and none may raise because of a single thread:
+    such a thread is set aside instead.
+    """
 
-    def on_record(self, held: Held[Work], before: ThreadState, record: Record, verdict: Verdict) -> None: ...
+    def new_work(self) -> Work:
+        """Make what the service keeps for a thread that comes into memory. The frame never looks into it."""
+
+    def on_record(self, held: Held[Work], before: ThreadState, record: Record, verdict: Verdict) -> None:
+        """Take note of a record that has just been folded: `held.state` is the state after it, `before` the one before.
+
+        The service also gets the records from before its partition was ready, and must not act on them.
+        """
 
     def on_batch(self, partition: Partition[Work], touched: Iterable[Held[Work]]) -> None:
-        """Act for these threads: their records of this batch are folded. Only for partitions that are ready."""
+        """Act for these threads, whose records of this batch are folded. Called only for partitions that are ready."""
 
     def on_ready(self, partition: Partition[Work]) -> None:
-        """The partition has been read up to its end as of the assignment."""
+        """Begin to act for the partition: it has been read up to the end that it had at the assignment."""
 
     def on_lost(self, partition: Partition[Work]) -> None:
-        """Another member has the partition now: drop, or hand over, what runs for it. Its threads leave memory."""
+        """Drop what runs for the partition, or hand it over: another member has it now. Its threads leave memory."""
 
     def on_quarantined(self, partition: Partition[Work], held: Held[Work], error: Exception) -> None:
-        """A record of the thread could not be folded; `held.quarantined` says why."""
+        """Take note of a thread of which a record could not be folded; `held.quarantined` says why."""
 
     def report_quarantined(self, partition: Partition[Work], held: Held[Work], seconds: float) -> None:
-        """Tell people of a thread that has been set aside for so long: soon after that, and again and again."""
+        """Report a thread that has been set aside for `seconds`. Called soon after that, and again at intervals."""
 
     def on_refold(self, held: Held[Work]) -> None:
-        """The thread was set aside and is read anew, as another `Held`: let go of what is kept for this one."""
+        """Let go of what is kept for this `Held`: its thread was set aside and is read anew, as another `Held`."""
 
-    def may_evict(self, held: Held[Work]) -> bool: ...
+    def may_evict(self, held: Held[Work]) -> bool:
+        """Return whether the service needs nothing of an idle thread's memory, such as work under way."""
 
 
 class FoldLoop(Generic[Work]):
+    """Follows one topic. `assigned` and `revoked` come from the reader, `take` from whoever polls it."""
+
     def __init__(
         self,
         log_: Log,
@@ -119,21 +122,24 @@ class FoldLoop(Generic[Work]):
         self.records_folded = 0
 
     def not_ready(self) -> str | None:
-        """Why the service should not be counted on yet; None once what it has been assigned is read up to its end."""
+        """Return why the service is not ready, or None once all its partitions have been read up to their ends."""
         if not self.partitions:
             return "no partitions"
         behind = sorted(partition.number for partition in self.partitions.values() if not partition.ready)
         return f"reading up to the end of partitions {behind}" if behind else None
 
     def positions(self) -> dict[TopicPartition, int]:
-        """Of the first record that was not read, by partition."""
+        """Return by partition the offset of the first record that was not read."""
         return {TopicPartition(self._topic, number): at.next_offset for number, at in self.partitions.items()}
 
     def waits_for_states(self) -> bool:
+        """Return whether a partition is paused because too many records wait for rows: then the database is slow, and
+        the process does not stand still.
+        """
         return any(partition.paused for partition in self.partitions.values())
 
     def begin(self, spawn: Spawn) -> None:
-        """What runs beside `run`, each until it is cancelled."""
+        """Spawn what works beside the reading. Each task runs until it is cancelled."""
         spawn(self.run_loader(), "loader")
         spawn(self.run_keys(), "keys")
         spawn(self.run_evictions(), "evictions")
@@ -142,6 +148,11 @@ class FoldLoop(Generic[Work]):
     # Assignment (chassis.log.port.Rebalance)
 
     async def assigned(self, partitions: frozenset[TopicPartition]) -> Mapping[TopicPartition, int]:
+        """Load what is stored of new partitions; return the offset from which each is read.
+
+        The ends are asked for before the rows are read. So every record that existed at the assignment lies below
+        `catch_up_to`, and the service acts only once it knows what its predecessor did last.
+        """
         self._partition_count = await self._log.partition_count(self._topic)
         ends = await self._patiently(self._log.end_offsets, partitions)
         begins = await self._patiently(self._log.begin_offsets, partitions)
@@ -151,7 +162,7 @@ class FoldLoop(Generic[Work]):
         return starts
 
     async def _patiently(self, ask: AskOffsets, tps: Iterable[TopicPartition]) -> Mapping[TopicPartition, int]:
-        """A log that is away for a while is no reason to end what runs for partitions that this process has."""
+        """Ask the log until it answers. What runs for other partitions goes on while the log is away."""
         while True:
             try:
                 return await ask(tps)
@@ -163,6 +174,7 @@ class FoldLoop(Generic[Work]):
         next_offset, states = await self._load_active(tp)
         if next_offset > end:  # The log may have grown since its end was asked for.
             end = (await self._patiently(self._log.end_offsets, [tp]))[tp]
+        # A position beyond the log's end was stored for another log, such as one made anew under the same name.
         foreign_store = next_offset > end
         if foreign_store:
             log.error("stored_position_beyond_end", partition=tp.partition, stored=next_offset, end=end)
@@ -200,6 +212,7 @@ class FoldLoop(Generic[Work]):
         return 0, {}
 
     async def revoked(self, partitions: frozenset[TopicPartition]) -> None:
+        """Forget partitions that another member has now. Tasks that still load for one see `lost` and stop."""
         for tp in sorted(partitions):
             partition = self.partitions.pop(tp.partition, None)
             if partition is not None:
@@ -212,7 +225,7 @@ class FoldLoop(Generic[Work]):
     # Reading
 
     async def run(self, reader: Reader, stopping: asyncio.Event) -> None:
-        """Until `stopping` is set. Raises LogError when the log cannot be read any more."""
+        """Read and fold until `stopping` is set. Raise LogError when the log cannot be read any more."""
         while not stopping.is_set():
             batches = await reader.poll(self.poll_ms)
             self.take(reader, batches)
@@ -222,7 +235,7 @@ class FoldLoop(Generic[Work]):
                     await self._pace.pause_after([record.key for _, records in batches for record in records])
 
     def take(self, reader: Reader, batches: Sequence[tuple[TopicPartition, Sequence[Incoming]]]) -> None:
-        """What one poll of the reader brought of this loop's topic."""
+        """Fold what one poll of the reader brought of this loop's topic."""
         for tp, records in batches:
             partition = self.partitions.get(tp.partition)
             if partition is not None:
@@ -231,12 +244,16 @@ class FoldLoop(Generic[Work]):
         self._apply_pauses(reader)
 
     def _feed(self, partition: Partition[Work], records: Sequence[Incoming]) -> None:
+        """Fold a partition's records in their order, and let the service act once for each thread that changed.
+
+        One call per batch instead of one per record: a service that is behind decides on the newest state alone.
+        """
         touched: dict[ThreadKey, Held[Work]] = {}
         for raw in records:
             partition.next_offset = raw.offset + 1
             record = decode(raw.key, raw.headers, raw.value, raw.offset, raw.timestamp_ms)
             if isinstance(record, Unreadable):
-                continue
+                continue  # a dead letter: the projector reports it, and it changes no thread
             held = partition.threads.get(record.key)
             if held is None:
                 held = self._hold_or_park(partition, record)
@@ -248,6 +265,7 @@ class FoldLoop(Generic[Work]):
             self._follower.on_batch(partition, touched.values())
 
     def _fold(self, partition: Partition[Work], held: Held[Work], record: Record) -> bool:
+        """Fold one record; return whether the state has moved. Idempotent by offset: a record is folded once."""
         before = held.state
         if record.offset <= before.offset:
             return False
@@ -266,7 +284,10 @@ class FoldLoop(Generic[Work]):
         return True
 
     def _mark_ready(self, reader: Reader) -> None:
-        """The reader's position counts too: offsets have gaps."""
+        """Mark partitions as ready that have been read up to `catch_up_to`.
+
+        The reader's position counts too: the last offsets may be gaps, such as control records, that no poll returns.
+        """
         for partition in self.partitions.values():
             if not partition.ready:
                 position = reader.position(TopicPartition(self._topic, partition.number))
@@ -278,6 +299,7 @@ class FoldLoop(Generic[Work]):
             self._follower.on_ready(partition)
 
     def _apply_pauses(self, reader: Reader) -> None:
+        """Pause partitions with too many parked records, and resume them once their rows are loaded."""
         for partition in self.partitions.values():
             full = partition.parked_records > self._settings.parked_records_max
             if full != partition.paused:
@@ -293,6 +315,7 @@ class FoldLoop(Generic[Work]):
         return Held(key, partition.number, state, self._follower.new_work(), from_start, state.seq)
 
     def _hold(self, partition: Partition[Work], held: Held[Work]) -> None:
+        """Take a thread into memory, and note its key: it has a record now, so it is not new any more."""
         partition.threads[held.key] = held
         if partition.known is not None:
             partition.known.add(held.key)
@@ -300,6 +323,10 @@ class FoldLoop(Generic[Work]):
             partition.unlisted.add(held.key)
 
     def _hold_or_park(self, partition: Partition[Work], record: Record) -> Held[Work] | None:
+        """Return a thread that is certainly new; let the record of any other thread wait until its row is read.
+
+        Once one record of a thread waits, all later ones wait behind it: their order must not change.
+        """
         if self._log.partition_for(record.key.to_bytes(), self._partition_count) != partition.number:
             return None  # its producer does not partition as we do: the record is a dead letter, and no thread's
         waiting = partition.parked.get(record.key)
@@ -316,13 +343,13 @@ class FoldLoop(Generic[Work]):
         return None
 
     def _is_new(self, partition: Partition[Work], key: ThreadKey) -> bool:
-        """Whether the thread certainly has no earlier record."""
+        """Return whether the thread certainly has no earlier record. False costs a query, and nothing else."""
         if partition.whole and not partition.evicted:
             return True
         return partition.known is not None and key not in partition.known
 
     async def run_keys(self) -> None:
-        """Reads which threads each partition has. Runs beside `run` until it is cancelled."""
+        """Load which threads each partition has, and again when its filter is full. Run until cancelled."""
         while True:
             self._to_list.clear()
             for partition in list(self.partitions.values()):
@@ -333,7 +360,11 @@ class FoldLoop(Generic[Work]):
                     await self._to_list.wait()
 
     async def _load_keys(self, partition: Partition[Work]) -> None:
-        """Threads that come into memory while the query runs are in no snapshot of it, and are added."""
+        """Load the keys of a partition's stored threads into a filter.
+
+        Threads that come into memory while the query runs are missing in its snapshot. They are collected in `unlisted`
+        and added before the filter is used: a filter that lacks a key would take an old thread for a new one.
+        """
         if self._keys is None or partition.foreign_store:
             return
         partition.known = None
@@ -353,8 +384,9 @@ class FoldLoop(Generic[Work]):
         partition.unlisted.clear()
 
     async def run_loader(self) -> None:
-        """Reads the states of threads whose records wait, for each partition on its own. Runs beside `run` until it is
-        cancelled. Raises LogError when the log cannot be read any more.
+        """Read the rows of threads whose records wait, in one task per partition, so that a slow one holds up no other.
+
+        Run until cancelled. Raise LogError when the log cannot be read any more.
         """
         async with asyncio.TaskGroup() as loads:
             while True:
@@ -366,7 +398,7 @@ class FoldLoop(Generic[Work]):
                         loads.create_task(self._load_parked(partition), name=f"states of partition {partition.number}")
 
     async def _load_parked(self, partition: Partition[Work]) -> None:
-        """Until no record of the partition waits. A lost partition has none."""
+        """Load threads until no record of the partition waits. A partition that was lost has none waiting."""
         while partition.parked:
             keys = list(partition.parked)[: self._settings.keys_per_load]
             stored = await self._load_trusted(partition, keys)
@@ -381,7 +413,11 @@ class FoldLoop(Generic[Work]):
         partition.loading = False
 
     async def _load_trusted(self, partition: Partition[Work], keys: Sequence[ThreadKey]) -> PartitionStates | None:
-        """None where there is no store, it cannot be read, or it fell back behind what this reader relied on."""
+        """Return the stored states of these threads.
+
+        Return None if there is no store, if it cannot be read, or if its position fell back below what this reader
+        relied on, as after a restore from a backup. The time since then is counted for `_is_patience_over`.
+        """
         if self._store is None:
             return None
         try:
@@ -410,8 +446,9 @@ class FoldLoop(Generic[Work]):
         return self._taken_in(partition, key, NOTHING if state is None else state, from_start=state is None)
 
     async def _load_by_scan(self, partition: Partition[Work], keys: Sequence[ThreadKey]) -> None:
-        """The threads' records before those that wait, out of the partition itself. On a log that does not answer the
-        store is asked again first.
+        """Fold the threads' earlier records out of the partition itself, up to those that wait.
+
+        If the log does not answer, the next round asks the store again first.
         """
         until = max(partition.parked[key][0].offset for key in keys)
         log.warning("partition_scanned", partition=partition.number, threads=len(keys), until=until)
@@ -427,6 +464,10 @@ class FoldLoop(Generic[Work]):
                 self._unpark(partition, list(scanned.values()))
 
     def _unpark(self, partition: Partition[Work], taken_in: Sequence[Held[Work]]) -> None:
+        """Take loaded threads into memory and fold the records that waited for them.
+
+        No record can arrive in between, since nothing here awaits. A record that the row already contains is skipped.
+        """
         for held in taken_in:
             records = partition.parked.pop(held.key)
             partition.parked_records -= len(records)
@@ -439,7 +480,7 @@ class FoldLoop(Generic[Work]):
     # Threads that are set aside
 
     async def run_quarantine(self) -> None:
-        """Reports threads that are set aside, and reads them anew when it is time. Until it is cancelled."""
+        """Report threads that are set aside, and read them anew when their pause is over. Run until cancelled."""
         while True:
             await asyncio.sleep(QUARANTINE_LOOK_SECONDS)
             for partition in list(self.partitions.values()):
@@ -454,22 +495,26 @@ class FoldLoop(Generic[Work]):
                 self._follower.report_quarantined(partition, held, seconds)
         due = partition.quarantine.due(now)[: self._settings.keys_per_load]
         if due:
-            # A store of another log is never read.
+            # The rows of another log are never read, so a thread of this one waits until the views are built anew.
             stored = None if partition.foreign_store else await self._load_trusted(partition, due)
             if not partition.lost:
                 self._refold(partition, due, stored)
 
     def _refold(self, partition: Partition[Work], keys: Sequence[ThreadKey], stored: PartitionStates | None) -> None:
-        """Those of which the store has every record that was read here; the others wait for it."""
+        """Replace threads by what the store has of them, if it has every record that was read here.
+
+        A row without the record that failed would lose it: records of a quarantined thread are not kept. So the thread
+        waits until the store has passed that record. Records that arrive from then on are kept and folded onto it.
+        """
         now = asyncio.get_running_loop().time()
         refolded = []
         for key in keys:
             held = partition.threads.get(key)
             if held is None and key in partition.parked:
-                partition.quarantine.postpone(key, now)  # it is being scanned for
+                partition.quarantine.postpone(key, now)  # it is being loaded by a scan
                 continue
             if held is None or held.quarantined is None:
-                partition.quarantine.forget(key)  # of a scan that was given up
+                partition.quarantine.forget(key)  # it failed in a scan that was given up, and is not in memory
                 continue
             if stored is None or stored.next_offset <= max(held.state.offset, held.skipped):
                 held.kept = held.kept or []
@@ -489,13 +534,18 @@ class FoldLoop(Generic[Work]):
     # Memory
 
     async def run_evictions(self) -> None:
-        """Idle states leave memory once the stored position has passed them; active ones never do."""
+        """Let idle threads leave memory once the stored position has passed them. Active threads always stay."""
         while True:
             await asyncio.sleep(self._settings.evict_every_seconds)
             for partition in list(self.partitions.values()):
                 await self._evict(partition)
 
     async def _evict(self, partition: Partition[Work]) -> None:
+        """Evict idle threads of a partition, and raise `relied_on` above their last records.
+
+        From then on only rows that contain these records are trusted: nobody else remembers them. Without a store only
+        closed threads may leave, since no row could bring another one back.
+        """
         idle = [held for held in partition.threads.values() if held.quarantined is None and not is_active(held.state)]
         if self._store is None:
             for held in idle:
@@ -507,7 +557,7 @@ class FoldLoop(Generic[Work]):
         stored = await self._load_trusted(partition, ())
         if stored is None:
             return
-        for held in idle:
+        for held in idle:  # what was idle before the query may have changed while it ran
             stored_whole = held.state.offset < stored.next_offset
             if stored_whole and not is_active(held.state) and self._follower.may_evict(held):
                 partition.threads.pop(held.key, None)

@@ -1,7 +1,7 @@
-"""What a service that follows threads runs: one reader for all topics of events, and a fold loop for each of them.
+"""One reader for all topics of events, and a fold loop for each topic: what a service runs that follows threads.
 
-The topics have equal partition counts and the group assigns by range, so that a member has the same partition numbers
-of each.
+The topics have equal partition counts and the group assigns by range, so a member has the same partition numbers of
+each topic. One reader instead of two halves the connections and requests, and makes a rebalance one agreement.
 """
 
 import asyncio
@@ -12,8 +12,9 @@ import asyncpg
 from prometheus_client import Gauge
 
 from schemas.topics import EPHEMERAL_EVENTS, THREAD_EVENTS, Topic
-from services.chassis.following.fold_loop import FoldLoop, FoldLoopLimits, Follower
+from services.chassis.following.fold_loop import FoldLoop, Follower
 from services.chassis.following.followed_threads import Partition, Work
+from services.chassis.following.limits import FoldLoopLimits
 from services.chassis.log.port import Log, Reader, TopicPartition
 from services.chassis.process.lifecycle import Lifecycle
 from services.chassis.process.pacing import Pace
@@ -24,13 +25,13 @@ FOLLOWED: Sequence[Topic] = (THREAD_EVENTS, EPHEMERAL_EVENTS)
 
 
 def fold_loop(log: Log, pool: asyncpg.Pool, topic: Topic, follower: Follower[Work]) -> FoldLoop[Work]:
-    """States of ephemeral threads are stored nowhere."""
+    """Make the loop of one topic. Ephemeral threads are stored nowhere, so their loop has no store."""
     states = PostgresStates(pool) if topic is THREAD_EVENTS else None
     return FoldLoop(log, states, follower, topic.name, FoldLoopLimits(), states)
 
 
 class Following(Generic[Work]):
-    """Implements `chassis.log.port.Rebalance` for its loops."""
+    """The reading of all topics. It implements `chassis.log.port.Rebalance` and passes partitions on to its loops."""
 
     def __init__(self, lifecycle: Lifecycle) -> None:
         self._lifecycle = lifecycle
@@ -38,7 +39,7 @@ class Following(Generic[Work]):
         self._partitions = 0
 
     def not_ready(self) -> str | None:
-        """Why the service should not be counted on yet, or any more."""
+        """Return why the service is not ready, or None. A service that stops or starts is not ready."""
         if self._lifecycle.stopping.is_set():
             return "stopping"
         if not self._loops:
@@ -46,17 +47,18 @@ class Following(Generic[Work]):
         return next((reason for loop in self._loops.values() if (reason := loop.not_ready())), None)
 
     def positions(self) -> dict[TopicPartition, int]:
-        """Of the first record that was not read, by partition."""
+        """Return by partition the offset of the first record that was not read."""
         return {tp: offset for loop in self._loops.values() for tp, offset in loop.positions().items()}
 
     def waits_for_states(self) -> bool:
+        """Return whether a loop waits for rows of the database."""
         return any(loop.waits_for_states() for loop in self._loops.values())
 
     def partitions(self, topic: Topic) -> Sequence[Partition[Work]]:
         return list(self._loops[topic.name].partitions.values())
 
     def quarantined(self) -> int:
-        """Threads that are set aside."""
+        """Return how many threads are set aside."""
         return sum(len(at.quarantine) for loop in self._loops.values() for at in loop.partitions.values())
 
     async def begin(
@@ -68,7 +70,10 @@ class Following(Generic[Work]):
         stopping: asyncio.Event,
         lag: tuple[Gauge, Gauge],
     ) -> "asyncio.Task[None]":
-        """Joins the group. The task reads until `stopping` is set; `lag` is shown in records and in seconds."""
+        """Join the group and start to read; return the task that reads until `stopping` is set.
+
+        `lag` are the gauges that show how far the reader is behind: in records and in seconds.
+        """
         by_topic = {topic.name: loop for topic, loop in loops.items()}
         self._loops = by_topic
         self._partitions = min([await service.log.partition_count(topic) for topic in by_topic])
@@ -79,7 +84,7 @@ class Following(Generic[Work]):
         return self._lifecycle.spawn(self._run(reader, stopping, Pace()), "fold loops")
 
     async def _run(self, reader: Reader, stopping: asyncio.Event, pace: Pace) -> None:
-        """Raises LogError when the log cannot be read any more."""
+        """Read until `stopping` is set. Raise LogError when the log cannot be read any more."""
         poll_ms = min(loop.poll_ms for loop in self._loops.values())
         while not stopping.is_set():
             batches = await reader.poll(poll_ms)
@@ -92,12 +97,16 @@ class Following(Generic[Work]):
     # Rebalance
 
     async def assigned(self, partitions: frozenset[TopicPartition]) -> Mapping[TopicPartition, int]:
-        """Partitions that a topic was given since are read by nobody: no thread is there."""
+        """Start to follow new partitions; return the offset from which each is read.
+
+        Partitions that were added to a topic since the start are left out: threads are placed by the old number.
+        """
         known = frozenset([tp for tp in partitions if tp.partition < self._partitions])
         of_loops = [loop.assigned(_of(known, topic)) for topic, loop in self._loops.items()]
         return {tp: start for starts in await asyncio.gather(*of_loops) for tp, start in starts.items()}
 
     async def revoked(self, partitions: frozenset[TopicPartition]) -> None:
+        """Stop to follow partitions that another member has now."""
         for topic, loop in self._loops.items():
             await loop.revoked(_of(partitions, topic))
 

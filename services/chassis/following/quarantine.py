@@ -1,7 +1,8 @@
-"""Threads of a partition that were set aside, and when each is folded anew: bookkeeping alone, on the caller's clock.
+"""Which threads of a partition are set aside, and when each is folded anew. Pure: times come from the caller's clock.
 
 What failed may have been transient, so a thread is tried again: soon at first, then after pauses that double up to a
-limit. A thread that fails again within the pause that follows its refold has not healed, and goes on with the next one.
+limit. A thread that fails again within the pause that follows its refold has not healed, and continues with the next
+longer pause. One that stays well for that pause is forgotten, and its next failure starts with the first pause.
 """
 
 from dataclasses import dataclass
@@ -27,26 +28,32 @@ class Pauses:
     report_seconds: float = REPORT_SECONDS
 
     def after(self, failures: int) -> float:
+        """Return the pause after this many failures, in seconds."""
         return backoff_seconds(failures, self.first_seconds, self.most_seconds)
 
 
 @dataclass(slots=True)
 class Aside:
+    """One thread that is set aside, or was refolded and may fail again. Times are seconds on the caller's clock."""
+
     since: float
     failures: int = 0
     next_at: float = 0.0
-    """When it is folded anew or, once that has been done, when it counts as healed."""
+    """When the thread is folded anew or, after that, when it counts as healed."""
     report_at: float = 0.0
     is_refolded: bool = False
+    """Whether it was folded anew and has not failed since."""
 
 
 class Report(NamedTuple):
     key: ThreadKey
     seconds: float
-    """For how long the thread has been set aside."""
+    """How long the thread has been set aside."""
 
 
 class Quarantine:
+    """The threads of one partition that are set aside. Its length is their number, with those not healed yet."""
+
     def __init__(self, pauses: Pauses) -> None:
         self._pauses = pauses
         self._aside: dict[ThreadKey, Aside] = {}
@@ -55,25 +62,27 @@ class Quarantine:
         return len(self._aside)
 
     def set_aside(self, key: ThreadKey, now: float) -> None:
+        """Count a failure of the thread, and begin its next pause."""
         aside = self._aside.setdefault(key, Aside(now))
         aside.failures += 1
         aside.next_at = now + self._pauses.after(aside.failures)
         aside.is_refolded = False
 
     def refolded(self, key: ThreadKey, now: float) -> None:
+        """Begin to watch whether the thread stays well, for as long as its last pause was."""
         aside = self._aside[key]
         aside.is_refolded = True
         aside.next_at = now + self._pauses.after(aside.failures)
 
     def postpone(self, key: ThreadKey, now: float) -> None:
-        """It cannot be folded anew yet; that is no failure of its own."""
+        """Try the thread later, because it cannot be folded anew yet. This is no failure of the thread."""
         self._aside[key].next_at = now + self._pauses.first_seconds
 
     def forget(self, key: ThreadKey) -> None:
         del self._aside[key]
 
     def due(self, now: float) -> list[ThreadKey]:
-        """To be folded anew. Those that have gone well since their refold are forgotten."""
+        """Return the threads to fold anew now. Threads that stayed well since their refold are forgotten."""
         over = [(key, aside.is_refolded) for key, aside in self._aside.items() if aside.next_at <= now]
         for key, is_healed in over:
             if is_healed:
@@ -81,7 +90,7 @@ class Quarantine:
         return [key for key, is_healed in over if not is_healed]
 
     def reports(self, now: float) -> list[Report]:
-        """To be said now: each thread that is set aside, at once and then in regular intervals."""
+        """Return what to report now: each thread that is set aside, at once and then at regular intervals."""
         reports = []
         for key, aside in self._aside.items():
             if not aside.is_refolded and aside.report_at <= now:

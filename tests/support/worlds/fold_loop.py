@@ -11,7 +11,8 @@ from schemas.ids import TenantId, ThreadId, ThreadKey
 from schemas.state import ThreadState
 from schemas.thread import Verdict
 from schemas.topics import THREAD_EVENTS
-from services.chassis.following.fold_loop import FoldLoop, FoldLoopLimits, Held, Partition
+from services.chassis.following.fold_loop import FoldLoop, Held, Partition
+from services.chassis.following.limits import FoldLoopLimits
 from services.chassis.log.port import Outgoing
 from tests.support.recorded.histories import RUNTIME, USER, History, created, submitted
 from tests.support.simulated.log import SimulatedBroker

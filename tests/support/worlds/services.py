@@ -23,7 +23,8 @@ from schemas.thread import Verdict, fold
 from schemas.tools import CatalogSource, ToolSpec
 from schemas.topics import EPHEMERAL_EVENTS, THREAD_EVENTS, THREAD_PROGRESS, TOOL_CATALOG
 from services.chassis.catalog.reader import CatalogReader
-from services.chassis.following.fold_loop import FoldLoop, FoldLoopLimits
+from services.chassis.following.fold_loop import FoldLoop
+from services.chassis.following.limits import FoldLoopLimits
 from services.chassis.log.port import Incoming, LogError, LogUnavailableError, Outgoing, Reader
 from services.chassis.process.timers import Timers
 from services.runtime.deciding.limits import Limits
