@@ -33,9 +33,42 @@ SHARED: Final[Mapping[str, str]] = {
 
 INGEST: Final[Mapping[str, str]] = {}
 
-PROJECTOR: Final[Mapping[str, str]] = {}
+PROJECTOR: Final[Mapping[str, str]] = {
+    "PROJECTOR_BATCH_BYTES_MAX": "is always 16 MiB",
+    "PROJECTOR_BATCH_INTERVAL_IDLE_MS": "is always 15 ms",
+    "PROJECTOR_BATCH_INTERVAL_MS": "is always 120 ms",
+    "PROJECTOR_BUSY_RECORDS_PER_SECOND": "is always 1500",
+    "PROJECTOR_COMPARE_WAIT_SECONDS": "is always 60 s",
+    "PROJECTOR_DEAD_LETTER_BYTES_MAX": "is always 256 KiB",
+    "PROJECTOR_EFFECTS_BATCH_RECORDS_MAX": "is always 1000",
+    "PROJECTOR_EFFECTS_HELD_MAX": "is always 2000",
+    "PROJECTOR_EFFECTS_POSITION_SECONDS": "is always 1 s",
+    "PROJECTOR_LAST_RECORD_SECONDS": "is always 10 s",
+    "PROJECTOR_LOOK_SECONDS": "is always 5 s",
+    "PROJECTOR_PAUSE_AFTER_SECONDS": "is always 1 s",
+    "PROJECTOR_REBUILD_LOOK_SECONDS": "is always 1 s",
+    "PROJECTOR_REBUILD_SECONDS_MAX": "is always 24 h",
+    "PROJECTOR_RECLAIM_SECONDS": "is always 10 s",
+    "PROJECTOR_RETRY_SECONDS": "is always 0.1 s",
+    "PROJECTOR_RETRY_SECONDS_MAX": "is always 5 s",
+    "PROJECTOR_SWAP_LOCK_SECONDS": "is always 2 s",
+    "PROJECTOR_SWAP_TRIES_MAX": "is always 200",
+    "PROJECTOR_TRANSACTION_IDLE_SECONDS": "is always 10 s",
+    "PROJECTOR_VERIFY_IDLE_SECONDS": "is always 60 s",
+    "PROJECTOR_VERIFY_ROUNDS_MAX": "is always 20",
+    "PROJECTOR_VERIFY_SECONDS_MAX": "is always 24 h",
+}
 
-ROLLUPS: Final[Mapping[str, str]] = {}
+ROLLUPS: Final[Mapping[str, str]] = {
+    "ROLLUPS_AHEAD_SECONDS": "is always 300 s",
+    "ROLLUPS_BATCH_MAX": "is always 5000",
+    "ROLLUPS_CELLS_MAX": "is always 10000",
+    "ROLLUPS_FLUSH_SECONDS": "is always 1 s",
+    "ROLLUPS_LATE_SECONDS": "is always 24 h",
+    "ROLLUPS_NAMES_MAX": "is always 50",
+    "ROLLUPS_PRUNE_CELLS_MAX": "is always 10000",
+    "ROLLUPS_PRUNE_SECONDS": "is always 600 s",
+}
 
 RUNTIME: Final[Mapping[str, str]] = {
     "RUNTIME_ANSWER_BYTES_MAX": "is always 524288",

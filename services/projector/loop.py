@@ -120,11 +120,7 @@ class Projector:
         """Raises OtherLogError for a partition that is not the one of the views."""
         reader = await self._log.group_reader([TOPIC], PROJECTOR_GROUP, self, f"projector-{self._settings.instance}")
         settings = self._settings
-        pacing = Pacing(
-            settings.projector_batch_interval_ms / 1000,
-            settings.projector_batch_interval_idle_ms / 1000,
-            settings.projector_busy_records_per_second,
-        )
+        pacing = Pacing(interval_idle_seconds=settings.limits.batch_interval_idle_seconds)
         relaying = None if self._relay is None else asyncio.create_task(self._relay.run(), name="effects")
         try:
             while not stopping.is_set():
@@ -135,7 +131,7 @@ class Projector:
                         await self._recover(reader, self._broken)
                 except (FenceError, GenerationGoneError) as error:
                     self._broken = error
-                    await asyncio.sleep(settings.projector_retry_seconds)
+                    await asyncio.sleep(settings.limits.retry_seconds)
             await self._finish(reader)
         finally:
             await self._held.abandon()
@@ -213,12 +209,12 @@ class Projector:
         if sum(map(len, self._read.values())) >= settings.projector_batch_records_max:
             return True
         held = sum(len(incoming.value or b"") for records in self._read.values() for incoming in records)
-        return held >= settings.projector_batch_bytes_max
+        return held >= settings.limits.batch_bytes_max
 
     def _next_batch(self) -> list[Incoming]:
         """Of what was read as much as one batch may hold; the rest is the next one, before more is read."""
         settings = self._settings
-        bytes_left = settings.projector_batch_bytes_max
+        bytes_left = settings.limits.batch_bytes_max
         batch: list[Incoming] = []
         for partition, records in list(self._read.items()):
             taken = 0
@@ -237,7 +233,7 @@ class Projector:
         """Give the database some time; after that pause reading, and keep polling only to stay a member."""
         task = asyncio.create_task(work, name="database-work")
         try:
-            done, _ = await asyncio.wait([task], timeout=self._settings.projector_pause_after_seconds)
+            done, _ = await asyncio.wait([task], timeout=self._settings.limits.pause_after_seconds)
             if not done:
                 logger.warning("partitions_paused", partitions=len(reader.assignment()))
             while not task.done() and not stopping.is_set():
@@ -260,7 +256,7 @@ class Projector:
             self._reported = stored
         now = asyncio.get_running_loop().time()
         if now >= self._look_at:
-            self._look_at = now + self._settings.projector_look_seconds
+            self._look_at = now + self._settings.limits.look_seconds
             with contextlib.suppress(StoreAwayError):
                 await self._look_around(stored)
 
@@ -334,8 +330,7 @@ class Projector:
             for partition, claim in claims.items()
             if claim.last_record and partition not in self._checked
         }
-        timeout_seconds = self._settings.projector_last_record_seconds
-        replaced = await replaced_records(self._log, digests, timeout_seconds) if digests else []
+        replaced = await replaced_records(self._log, digests) if digests else []
         if replaced:
             tp = replaced[0]
             raise OtherLogError(
@@ -384,7 +379,7 @@ class Projector:
         if self._relay is not None:
             self._relay.release([partition for partition in epochs if partition not in ours])
             self._relay.hold(held.store.generation, claims)
-        again_at = asyncio.get_running_loop().time() + self._settings.projector_reclaim_seconds
+        again_at = asyncio.get_running_loop().time() + self._settings.limits.reclaim_seconds
         for partition in assigned:
             if partition not in ours:
                 self._to_reclaim.setdefault(partition, again_at)

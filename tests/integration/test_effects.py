@@ -64,7 +64,7 @@ async def test_a_projector_killed_between_commit_and_publication_skips_nothing(w
     """At random moments: some of them lie between."""
     rng = random.Random(5)
     restarts = Restarts(first_seconds=0.05, most_seconds=0.1, tries_max=100)
-    world.supervisor.start("projector", {"THREADLOG_PROJECTOR_EFFECTS_POSITION_SECONDS": "0.1"}, restarts=restarts)
+    world.supervisor.start("projector", restarts=restarts)
     await world.supervisor.wait_ready("projector")
     for number in range(72):
         await world.append(history(number))

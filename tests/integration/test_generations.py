@@ -136,7 +136,7 @@ async def test_it_pauses_while_the_live_generation_falls_behind(world: World) ->
     settings = {
         **SMALL_BATCHES,
         "projector_rebuild_live_lag_max": 5,
-        "projector_rebuild_look_seconds": 0.02,
+        "rebuild_look_seconds": 0.02,
         "projector_rebuild_records_per_second_max": 100,
     }
     move = "update views_g1.positions set next_offset = next_offset + 1 where partition = 0"
@@ -225,7 +225,7 @@ async def test_one_that_is_ahead_of_a_live_one_that_stands_still_is_not_compared
         "update views_g1.positions set next_offset = next_offset - 1, last_record = null where partition = 0"
     )
     await _stopped_rebuild(world, world.appended)
-    changed = {"projector_compare_wait_seconds": 0.1, "projector_rebuild_look_seconds": 0.02}
+    changed = {"compare_wait_seconds": 0.1, "rebuild_look_seconds": 0.02}
     with pytest.raises(RebuildError, match="--no-compare"):
         await _rebuild(world, compare=True, settings=changed)
     assert (await _rebuild(world)).number == 2
@@ -312,7 +312,7 @@ async def _own(world: World, **changed: Any) -> CollectorRegistry:
 
 async def test_a_newer_projector_refuses_or_builds_its_own_while_the_older_serves(world: World) -> None:
     # What makes it the older one is what the database says; so it must not look there.
-    async with world.projector(projector_look_seconds=1_000), world.writing(100):
+    async with world.projector(look_seconds=1_000), world.writing(100):
         await until(world.shown, lambda shown: shown > 0)
         await world.connection.execute("update threadlog.generations set projection_version = projection_version - 1")
         with pytest.raises(OtherVersionError, match=r"newer.*threadlog rebuild.*OTHER_VERSION=build"):

@@ -174,7 +174,7 @@ class Frozen(PostgresStore):
 async def test_a_projector_that_stands_still_in_its_transaction_does_not_keep_the_partition(
     database: str, connection: Any
 ) -> None:
-    settings = settings_of(database, projector_transaction_idle_seconds=0.3)
+    settings = settings_of(database, transaction_idle_seconds=0.3)
     generation = await ensure_live(database, settings, "cluster")
     records = as_read(plain_turn(History(key_of(1))), 3)
     frozen = Frozen(database, settings, generation)

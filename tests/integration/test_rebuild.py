@@ -145,10 +145,10 @@ async def test_a_rebuild_that_cannot_finish_leaves_the_live_views(world: World) 
     reader = await asyncpg.connect(world.dsn)
     async with reader.transaction():
         await reader.fetch("select * from views.threads")
-        settings = settings_of(world.dsn, projector_swap_lock_seconds=0.05, projector_swap_tries_max=2)
+        settings = settings_of(world.dsn, swap_lock_seconds=0.05, swap_tries_max=2)
         with pytest.raises(RebuildError, match="long reads"):
             await rebuild(world.client, world.dsn, settings, lambda _: None)
-        settings = settings_of(world.dsn, projector_rebuild_seconds_max=0.3, projector_swap_lock_seconds=5)
+        settings = settings_of(world.dsn, rebuild_seconds_max=0.3, swap_lock_seconds=5)
         with pytest.raises(RebuildError, match="not caught up"):
             await rebuild(world.client, world.dsn, settings, lambda _: None)
     await reader.close()
@@ -175,7 +175,7 @@ async def test_reads_that_were_prepared_for_other_columns_go_on_after_the_swap(w
             await world.append_history(plain_turn(History(key_of(number))))
         await world.all_shown()
     progress: list[Progress] = []
-    settings = settings_of(world.dsn, projector_swap_tries_max=1, projector_swap_lock_seconds=0.05)
+    settings = settings_of(world.dsn, swap_tries_max=1, swap_lock_seconds=0.05)
     holder = await asyncpg.connect(world.dsn)
     async with holder.transaction():
         await holder.fetch("select * from views.threads")

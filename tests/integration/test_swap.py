@@ -104,7 +104,7 @@ async def test_a_partition_that_nobody_had_is_not_claimed_beside_a_swap(world: W
 
 
 async def test_a_swap_that_stands_still_lets_the_projector_go_on(world: World) -> None:
-    settings = settings_of(world.dsn, projector_transaction_idle_seconds=0.5)
+    settings = settings_of(world.dsn, transaction_idle_seconds=0.5)
 
     async def act(old: Generation, filling: _StandsStill) -> None:
         async with asyncio.timeout(8):

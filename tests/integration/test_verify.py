@@ -23,8 +23,10 @@ from services.cli.local.embedded import Running
 from services.projector.generations.errors import BusyError, OtherLogError
 from services.projector.generations.exclusive import Exclusive
 from services.projector.generations.generations import FOLDER, TABLES, checksum_columns, migrate
+from services.projector.settings import ProjectorSettings
 from services.projector.verification.rows import KeyColumn, Restriction, Side, compare_rows
 from services.projector.verification.verify import VerifyError
+from tests.support.limits import with_limits
 from tests.support.recorded.histories import USER, History, compacted, created
 from tests.support.recorded.walks import GO_ON, walk
 from tests.support.simulated.waiting import PATIENCE_SECONDS
@@ -491,7 +493,8 @@ async def test_what_cannot_be_verified_is_said(
             await place.verify()
         await place.append({0: [Outgoing(b"nobody", b"x")]})
         await place.project()
-        place.settings = place.settings.model_copy(update={"projector_verify_idle_seconds": 0.2})
+        usual = place.settings
+        place.settings = with_limits(ProjectorSettings, verify_idle_seconds=0.2).model_construct(**dict(usual))
         with monkeypatch.context() as patched:
             patched.setattr(AssignedReader, "poll", _nothing)
             with pytest.raises(VerifyError, match=r"gave nothing for 0\.2 s, though it does not end there: 0:0"):

@@ -8,15 +8,13 @@ from schemas.topics import THREAD_EFFECTS, THREAD_EVENTS_DLQ
 from services.chassis.log.port import Incoming
 from services.projector.applying.effects import effect_row
 from services.projector.projections import events
-from services.projector.settings import RollupsSettings
-from services.projector.windows.windows import Cell, CellKey, count_effect
+from services.projector.windows.windows import NAMES_MAX, Cell, CellKey, count_effect
 from tests.simulation.invariants import Broken, Run, invariant
 from tests.simulation.memo import decode_incoming
 from tests.simulation.world import SimulationWorld
 from tests.support.stored.views_equal import assert_views_equal
 from tests.support.worlds.services import TOPIC
 
-NAMES_MAX = RollupsSettings.model_fields["rollups_names_max"].default
 PARTITION, OFFSET = (events.COLUMNS.index(name) for name in ("partition", "offset"))
 
 

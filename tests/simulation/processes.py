@@ -21,6 +21,7 @@ from services.ingest.streams.live import LiveLimits, Watches
 from services.projector.loop import Projector
 from services.projector.metrics import ProjectorMetrics
 from services.projector.settings import ProjectorSettings
+from tests.support.limits import with_limits
 from tests.support.memory.relay import MemoryRelayStore
 from tests.support.worlds.services import Process
 
@@ -42,9 +43,6 @@ INGEST: dict[str, Any] = {
 """What differs from the defaults: short waits, and little in memory, so that its edges are met."""
 PROJECTOR: dict[str, Any] = {
     "projector_rebuild_workers": 1,
-    "projector_reclaim_seconds": 4,
-    "projector_look_seconds": 2,
-    "projector_retry_seconds_max": 1,
     "projector_states_max": 1,
     "drain_seconds": 2,
 }
@@ -57,7 +55,8 @@ def ingest_settings(instance: str) -> IngestSettings:
 
 @cache
 def projector_settings(instance: str) -> ProjectorSettings:
-    return settings_of(ProjectorSettings, PROJECTOR | {"instance": instance})
+    model = with_limits(ProjectorSettings, reclaim_seconds=4, look_seconds=2, retry_seconds_max=1)
+    return settings_of(model, PROJECTOR | {"instance": instance})
 
 
 def settings_of(model: Any, changed: dict[str, Any]) -> Any:

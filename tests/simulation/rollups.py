@@ -12,6 +12,7 @@ from services.projector.settings import RollupsSettings
 from services.projector.windows.windows import GapError, OvertakenError
 from services.projector.windows.worker import TOPIC, WindowWorker
 from tests.simulation.processes import settings_of
+from tests.support.limits import with_limits
 from tests.support.memory.windows import MemoryWindowStore
 from tests.support.worlds.services import Process
 
@@ -25,7 +26,7 @@ BUFFERED = 7
 @cache
 def _settings() -> RollupsSettings:
     settings: RollupsSettings = settings_of(
-        RollupsSettings, {"rollups_flush_seconds": 0.3, "rollups_batch_max": 7, "rollups_cells_max": 1}
+        with_limits(RollupsSettings, flush_seconds=0.3, batch_max=7, cells_max=1), {}
     )
     return settings
 

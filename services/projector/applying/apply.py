@@ -33,7 +33,7 @@ from services.projector.generations.retries import again_while_away
 from services.projector.generations.store import Claim, GenerationStore, Span
 from services.projector.metrics import ProjectorMetrics
 from services.projector.projections.batch import Batch, Kept, Refused
-from services.projector.projections.dead_letters import DeadLetter
+from services.projector.projections.dead_letters import VALUE_BYTES_MAX, DeadLetter
 from services.projector.settings import ProjectorSettings
 
 RECORDS_PER_TURN_OF_THE_LOOP: Final = 64
@@ -189,7 +189,7 @@ class Applier:
             topic=self.store.generation.topic,
             known=known,
             partition_of=self._partition_of,
-            dead_letter_bytes_max=self._settings.projector_dead_letter_bytes_max,
+            dead_letter_bytes_max=VALUE_BYTES_MAX,
             refused=refused,
         )
         for number, (incoming, record) in enumerate(decoded, start=1):

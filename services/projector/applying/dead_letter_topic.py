@@ -6,7 +6,7 @@ import structlog
 from schemas.topics import THREAD_EVENTS_DLQ
 from services.chassis.log.port import Appender, LogError
 from services.projector.metrics import ProjectorMetrics
-from services.projector.projections.dead_letters import DeadLetter, dead_letter_record
+from services.projector.projections.dead_letters import VALUE_BYTES_MAX, DeadLetter, dead_letter_record
 from services.projector.settings import ProjectorSettings
 
 logger = structlog.get_logger()
@@ -25,7 +25,7 @@ class DeadLetterTopic:
         await asyncio.gather(*[self._publish_one(letter) for letter in dead])
 
     async def _publish_one(self, letter: DeadLetter) -> None:
-        record = dead_letter_record(letter, self._settings.projector_dead_letter_bytes_max)
+        record = dead_letter_record(letter, VALUE_BYTES_MAX)
         while True:
             try:
                 await self._appender.append(THREAD_EVENTS_DLQ.name, letter.incoming.partition, [record])
@@ -36,4 +36,4 @@ class DeadLetterTopic:
                     logger.error("dead_letter_refused", offset=letter.incoming.offset, error=str(error))
                     return
                 logger.warning("dead_letter_topic_away", error=str(error))
-            await asyncio.sleep(self._settings.projector_retry_seconds_max)
+            await asyncio.sleep(self._settings.limits.retry_seconds_max)

@@ -23,6 +23,7 @@ import structlog
 
 from schemas.other_topics.effects import EffectRow, decode_effect, encode_effect
 from schemas.topics import THREAD_EFFECTS, THREAD_EVENTS
+from services.chassis.backoff import backoff_seconds
 from services.chassis.log.port import Log, LogError, Outgoing, TopicPartition
 from services.projector.generations.errors import ProjectorError
 from services.projector.generations.store import Claim, Generation, Span
@@ -32,6 +33,14 @@ from services.projector.settings import ProjectorSettings
 
 SOURCE: Final = THREAD_EVENTS.name
 TOPIC: Final = THREAD_EFFECTS.name
+BATCH_RECORDS_MAX: Final = 1_000
+"""Effects of a partition in one append, or in one read of those that are no longer in memory."""
+HELD_MAX: Final = 2_000
+"""Effects of a partition in memory that wait for their topic. What comes beyond is read from `events` later, so that a
+topic that does not answer costs no more memory than this.
+"""
+POSITION_SECONDS: Final = 1.0
+"""From one storing of what is published to the next. After a crash so much is published again."""
 LAST_EFFECT_POLLS: Final = 20
 LAST_EFFECT_POLL_MS: Final = 500
 ENCODED_PER_TURN_OF_THE_LOOP: Final = 64
@@ -278,7 +287,7 @@ class EffectsRelay:
             if store_at > now:
                 waits.append(store_at - now)
             else:
-                self._store_at = now + self._settings.projector_effects_position_seconds
+                self._store_at = now + POSITION_SECONDS
                 self._busy[asyncio.create_task(self._store_positions(to_store), name="effects-positions")] = None
         return min(waits, default=None)
 
@@ -297,11 +306,9 @@ class EffectsRelay:
             self._put_off(held, error)
 
     def _put_off(self, held: _Held, error: Exception) -> None:
-        settings = self._settings
-        pause = min(
-            settings.projector_retry_seconds * 2.0 ** min(held.failures, 30), settings.projector_retry_seconds_max
-        )
+        limits = self._settings.limits
         held.failures += 1
+        pause = backoff_seconds(held.failures, limits.retry_seconds, limits.retry_seconds_max)
         held.again_at = asyncio.get_running_loop().time() + pause
         self._metrics.effects_retries.inc()
         logger.warning("effects_put_off", partition=held.partition, error=repr(error), again_in_seconds=pause)
@@ -324,7 +331,7 @@ class EffectsRelay:
         held.stored = position
 
     def _relay(self, published: int, committed: int) -> PartitionRelay:
-        return PartitionRelay(published, committed, self._settings.projector_effects_held_max)
+        return PartitionRelay(published, committed, HELD_MAX)
 
     async def _after_the_last_effect(self, partition: int) -> int:
         """Where the topic itself says that it ends; 0 where it says nothing."""
@@ -345,7 +352,7 @@ class EffectsRelay:
     # Publishing
 
     async def _publish_next(self, held: _Held, relay: PartitionRelay) -> None:
-        chunk = relay.next(self._settings.projector_effects_batch_records_max)
+        chunk = relay.next(BATCH_RECORDS_MAX)
         if chunk is None:
             return
         if isinstance(chunk, FromStore):
@@ -366,7 +373,7 @@ class EffectsRelay:
         except Exception as error:  # noqa: BLE001  # it is tried again; until then a crash repeats more
             self._metrics.effects_retries.inc()
             logger.warning("effects_positions_not_stored", error=repr(error))
-            self._store_again_at = asyncio.get_running_loop().time() + self._settings.projector_retry_seconds
+            self._store_again_at = asyncio.get_running_loop().time() + self._settings.limits.retry_seconds
             return
         for partition, position in positions.items():
             held = self._held.get(partition)

@@ -3,17 +3,24 @@
 from dataclasses import dataclass
 from typing import Final
 
+INTERVAL_SECONDS: Final = 0.12
+"""From one commit to the next under load: eight commits per second, whatever the load. A record waits this long at most
+for its batch.
+"""
+BUSY_RECORDS_PER_SECOND: Final = 1_500
+"""From this rate on it is load: a commit every 15 ms would then hold few records more than its own cost is worth."""
 RATE_WEIGHT: Final = 0.3
-"""Of the last batch in the smoothed rate."""
+"""How much the last batch counts in the smoothed rate."""
 
 
 @dataclass(slots=True)
 class Pacing:
     """Each commit costs the same few round trips whatever it holds, so that under load it pays to wait for more."""
 
-    interval_seconds: float
     interval_idle_seconds: float
-    busy_records_per_second: float
+    """From one commit to the next while few records come."""
+    interval_seconds: float = INTERVAL_SECONDS
+    busy_records_per_second: float = BUSY_RECORDS_PER_SECOND
     rate: float = 0.0
     """Records per second, smoothed."""
     last: float | None = None

@@ -52,7 +52,7 @@ WRITER: Final[Mapping[str, str]] = {
 async def connect(dsn: str, settings: ProjectorSettings, schema: str | None = None) -> asyncpg.Connection:
     of_writer: dict[str, str] = {}
     if schema is not None:
-        idle_ms = int(1000 * settings.projector_transaction_idle_seconds)
+        idle_ms = int(1000 * settings.limits.transaction_idle_seconds)
         of_writer = {"search_path": schema, "idle_in_transaction_session_timeout": str(idle_ms), **WRITER}
     connection = await asyncpg.connect(
         dsn,

@@ -12,6 +12,7 @@ from typing import Self, TypeVar
 import asyncpg
 import structlog
 
+from services.chassis.backoff import backoff_seconds
 from services.chassis.postgres.connections import CONNECT_TIMEOUT_SECONDS
 from services.projector.generations.database import AWAY, connect
 from services.projector.generations.errors import BusyError
@@ -43,14 +44,16 @@ class Exclusive:
 
     async def do(self, work: Callable[[asyncpg.Connection], Awaitable[T]]) -> T:
         """Again until the database has answered: what is done has to be idempotent. Ends by being cancelled."""
-        pause = self._settings.projector_retry_seconds
+        limits = self._settings.limits
+        failures = 0
         while True:
             try:
                 return await work(await self._connected())
             except AWAY as error:
+                failures += 1
+                pause = backoff_seconds(failures, limits.retry_seconds, limits.retry_seconds_max)
                 logger.warning("database_away", error=f"{type(error).__name__}: {error}", again_in_seconds=pause)
             await asyncio.sleep(pause)
-            pause = min(2 * pause, self._settings.projector_retry_seconds_max)
 
     async def _connected(self) -> asyncpg.Connection:
         if self._connection is None or self._connection.is_closed():

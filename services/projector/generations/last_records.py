@@ -14,6 +14,10 @@ import structlog
 from services.chassis.log.port import Incoming, Log, TopicPartition
 
 POLL_MS: Final = 100
+LAST_RECORD_SECONDS: Final = 10.0
+"""How long a last record is waited for. A start must not hang on a broker that does not answer, so a partition that was
+not read in time counts as the same log.
+"""
 
 logger = structlog.get_logger()
 
@@ -28,7 +32,7 @@ def digest_of(record: Incoming) -> str:
 
 
 async def replaced_records(
-    log: Log, digests: Mapping[TopicPartition, tuple[int, str]], timeout_seconds: float
+    log: Log, digests: Mapping[TopicPartition, tuple[int, str]], timeout_seconds: float = LAST_RECORD_SECONDS
 ) -> list[TopicPartition]:
     """Those partitions whose record at the given offset has another digest than the given one.
 

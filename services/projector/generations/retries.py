@@ -5,6 +5,7 @@ from typing import TypeVar
 import structlog
 from prometheus_client import Counter
 
+from services.chassis.backoff import backoff_seconds
 from services.projector.generations.errors import StoreAwayError
 from services.projector.settings import ProjectorSettings
 
@@ -15,12 +16,14 @@ T = TypeVar("T")
 
 async def again_while_away(work: Callable[[], Awaitable[T]], settings: ProjectorSettings, retries: Counter) -> T:
     """Until the database answers: records wait in the log, so nothing is lost by waiting. Ends by being cancelled."""
-    pause = settings.projector_retry_seconds
+    limits = settings.limits
+    failures = 0
     while True:
         try:
             return await work()
         except StoreAwayError as error:
             retries.inc()
+            failures += 1
+            pause = backoff_seconds(failures, limits.retry_seconds, limits.retry_seconds_max)
             logger.warning("database_away", error=str(error), again_in_seconds=pause)
         await asyncio.sleep(pause)
-        pause = min(2 * pause, settings.projector_retry_seconds_max)

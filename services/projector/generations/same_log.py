@@ -4,12 +4,9 @@ from services.chassis.log.port import Log, TopicPartition
 from services.projector.generations.exclusive import Exclusive
 from services.projector.generations.last_records import replaced_records
 from services.projector.generations.store import Generation
-from services.projector.settings import ProjectorSettings
 
 
-async def is_built_from(
-    generation: Generation, log: Log, cluster_id: str, alone: Exclusive, settings: ProjectorSettings
-) -> bool:
+async def is_built_from(generation: Generation, log: Log, cluster_id: str, alone: Exclusive) -> bool:
     if generation.cluster_id != cluster_id:
         return False
     # A generation of an older version may not have the digests.
@@ -26,4 +23,4 @@ async def is_built_from(
     if any(ends[tp] < at for tp, at in stored.items()):
         return False
     digests = {TopicPartition(generation.topic, row[0]): (row[1] - 1, row[2]) for row in rows if row[2]}
-    return not digests or not await replaced_records(log, digests, settings.projector_last_record_seconds)
+    return not digests or not await replaced_records(log, digests)

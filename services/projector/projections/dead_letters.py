@@ -11,6 +11,8 @@ COLUMNS = (
     *("topic", "partition", "offset", "tenant", "thread", "seq", "reason", "at", "key", "headers", "value"),
     *("value_bytes", "fault"),
 )
+VALUE_BYTES_MAX = 256 * 1024
+"""What is kept of the value of a record that cannot be read or stored. The record itself stays on its topic."""
 HEADERS_MAX = 32
 HEADER_BYTES_MAX = 1_024
 KEY_BYTES_MAX = 1_024

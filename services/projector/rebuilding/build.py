@@ -218,7 +218,7 @@ class Build:
                 taken = self._take(tp, end, self._batch_records_max - len(records))
                 records += taken
                 size += sum([len(incoming.value or b"") for incoming in taken])
-            is_full = len(records) >= self._batch_records_max or size >= self._settings.projector_batch_bytes_max
+            is_full = len(records) >= self._batch_records_max or size >= self._settings.limits.batch_bytes_max
             if is_full or all(self._has_reached(tp, ends) for tp in ends):
                 return records
             polled = await self._held_reader.poll(POLL_MS)

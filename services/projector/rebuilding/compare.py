@@ -55,7 +55,7 @@ async def checksums_by_tenant(connection: asyncpg.Connection, schema: str, setti
             f"select {tenant}, count(*), {CHECKSUM} "  # noqa: S608
             f"from (select {', '.join(compared)} from {schema}.{view}) as r group by 1"
         )
-        rows = await connection.fetch(query, timeout=settings.projector_rebuild_seconds_max)
+        rows = await connection.fetch(query, timeout=settings.limits.rebuild_seconds_max)
         checksums |= {(view, row[0]): Checksum(row[1], row[2]) for row in rows}
     return checksums
 

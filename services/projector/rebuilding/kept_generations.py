@@ -63,7 +63,7 @@ async def use_generation(
         wanted = _usable(await alone.do(_kept), number)
         if wanted == live:
             return wanted
-        if not await is_built_from(wanted, log, cluster_id, alone, settings):
+        if not await is_built_from(wanted, log, cluster_id, alone):
             raise OtherLogError(
                 f"generation {number} was built from another log; `threadlog generations drop {number}`."
             )

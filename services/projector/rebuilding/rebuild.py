@@ -70,12 +70,12 @@ async def rebuild(
     async with Exclusive(dsn, settings) as alone:
         old = await alone.do(live_generation)
         if new_log:
-            await _require_new(alone, log, settings, cluster_id, old)
+            await _require_new(alone, log, cluster_id, old)
         await alone.do(lambda connection: admit_log(connection, cluster_id, partitions, is_new=new_log))
-        generation = await _begun(alone, log, settings, cluster_id, restart=restart)
+        generation = await _begun(alone, log, cluster_id, restart=restart)
         work = Rebuild(log, dsn, settings, on_progress, alone, generation, old)
         try:
-            async with asyncio.timeout(settings.projector_rebuild_seconds_max) as limit:
+            async with asyncio.timeout(settings.limits.rebuild_seconds_max) as limit:
                 with collecting_seldom():
                     await work.run(compare=compare, force=force)
         except TimeoutError as error:
@@ -84,7 +84,7 @@ async def rebuild(
                     f"the log or the database did not answer in time ({error!r}); the live views "
                     "are as they were. Run it again to go on with what was built."
                 ) from error
-            seconds = settings.projector_rebuild_seconds_max
+            seconds = settings.limits.rebuild_seconds_max
             raise RebuildError(
                 f"not caught up within {seconds:.0f} s; the live views are as they were. Run it again to go on with "
                 "what was built."
@@ -101,25 +101,23 @@ async def drop_when_unread(alone: Exclusive, generation: Generation, settings: P
         await _require_not_live(connection, generation)
         try:
             async with connection.transaction():
-                await wait_for_locks(connection, settings.projector_swap_lock_seconds)
+                await wait_for_locks(connection, settings.limits.swap_lock_seconds)
                 await drop_generation(connection, generation)
         except (asyncpg.LockNotAvailableError, asyncpg.DeadlockDetectedError):
             return False
         return True
 
-    for _ in range(settings.projector_swap_tries_max):
+    for _ in range(settings.limits.swap_tries_max):
         if await alone.do(once):
             return True
-        await asyncio.sleep(settings.projector_retry_seconds)
+        await asyncio.sleep(settings.limits.retry_seconds)
     logger.warning("generation_still_read", generation=generation.number)
     return False
 
 
-async def _require_new(
-    alone: Exclusive, log: Log, settings: ProjectorSettings, cluster_id: str, old: Generation | None
-) -> None:
+async def _require_new(alone: Exclusive, log: Log, cluster_id: str, old: Generation | None) -> None:
     """As far as there are views to tell."""
-    if old is None or not await is_built_from(old, log, cluster_id, alone, settings):
+    if old is None or not await is_built_from(old, log, cluster_id, alone):
         return
     stored = await alone.do(lambda connection: stored_positions(connection, old))
     if any(stored.values()):
@@ -129,14 +127,12 @@ async def _require_new(
         )
 
 
-async def _begun(
-    alone: Exclusive, log: Log, settings: ProjectorSettings, cluster_id: str, *, restart: bool
-) -> Generation:
+async def _begun(alone: Exclusive, log: Log, cluster_id: str, *, restart: bool) -> Generation:
     """What is to be filled: the last unfinished one, if it can be gone on with, or a new one."""
     kept: Generation | None = None
     gone = await alone.do(lambda connection: unfinished_generations(connection, "scratch"))
     for unfinished in reversed(await alone.do(unfinished_generations)):
-        can_go_on = not restart and kept is None and await _can_go_on(alone, log, settings, unfinished, cluster_id)
+        can_go_on = not restart and kept is None and await _can_go_on(alone, log, unfinished, cluster_id)
         if can_go_on:
             kept = unfinished
         else:
@@ -163,12 +159,10 @@ async def _created(connection: asyncpg.Connection, cluster_id: str) -> Generatio
         return await create_generation(connection, cluster_id)
 
 
-async def _can_go_on(
-    alone: Exclusive, log: Log, settings: ProjectorSettings, generation: Generation, cluster_id: str
-) -> bool:
+async def _can_go_on(alone: Exclusive, log: Log, generation: Generation, cluster_id: str) -> bool:
     if not fits(generation) or not await alone.do(lambda connection: is_there(connection, generation)):
         return False
-    return await is_built_from(generation, log, cluster_id, alone, settings)
+    return await is_built_from(generation, log, cluster_id, alone)
 
 
 class Rebuild:
@@ -212,9 +206,7 @@ class Rebuild:
 
     async def _run(self, *, compare: bool, force: bool) -> None:
         log, old = self._log, self._old
-        self._is_same_log = old is not None and await is_built_from(
-            old, log, self._generation.cluster_id, self._alone, self._settings
-        )
+        self._is_same_log = old is not None and await is_built_from(old, log, self._generation.cluster_id, self._alone)
         try:
             await self._filling.open()
             self._begins = await log.begin_offsets(self._filling.positions())
@@ -272,7 +264,7 @@ class Rebuild:
 
     async def _compared(self, live: Generation) -> list[Difference]:
         settings = self._settings
-        deadline = asyncio.get_running_loop().time() + settings.projector_compare_wait_seconds
+        deadline = asyncio.get_running_loop().time() + settings.limits.compare_wait_seconds
         while True:
             away = None
             try:
@@ -293,7 +285,7 @@ class Rebuild:
                     f"generation {self._generation.number} is ahead of the live one, which does not come to where both "
                     "could be compared. Start a projector, or rebuild with --no-compare."
                 )
-            await asyncio.sleep(settings.projector_rebuild_look_seconds)
+            await asyncio.sleep(settings.limits.rebuild_look_seconds)
 
     async def _compare_once(self, live: Generation) -> list[Difference] | None:
         """At the live one's position, in one snapshot of it while its projector goes on. None where ours is ahead."""

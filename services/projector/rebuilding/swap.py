@@ -59,8 +59,8 @@ async def swap(
             raise RebuildError(f"{now} meanwhile, and nothing was swapped; run it again")
         try:
             async with connection.transaction():
-                await _end_if_idle(connection, settings.projector_transaction_idle_seconds)
-                await wait_for_locks(connection, settings.projector_swap_lock_seconds)
+                await _end_if_idle(connection, settings.limits.transaction_idle_seconds)
+                await wait_for_locks(connection, settings.limits.swap_lock_seconds)
                 stored = await _take_positions(connection, old) if old is not None and is_same_log else {}
                 ends = await log.end_offsets(filling.positions())
                 targets = {tp: max(end, stored.get(tp.partition, 0)) for tp, end in ends.items()}
@@ -76,7 +76,7 @@ async def swap(
             ) from error
         return True
 
-    for _ in range(settings.projector_swap_tries_max):
+    for _ in range(settings.limits.swap_tries_max):
         if await alone.do(once):
             logger.info("generation_live", generation=generation.number)
             return
@@ -85,8 +85,7 @@ async def swap(
         await catch_up()
     raise RebuildError(
         "long reads of the views, or another writer, kept the swap waiting; the live views are as they were. Find those"
-        " reads in pg_stat_activity, and run it again, which goes on with what was built; or raise "
-        "THREADLOG_PROJECTOR_SWAP_TRIES_MAX."
+        " reads in pg_stat_activity, and run it again, which goes on with what was built."
     )
 
 
@@ -112,4 +111,4 @@ async def wait_for_locks(connection: asyncpg.Connection, seconds: float) -> None
 async def _shorter_than_deadlocks(connection: asyncpg.Connection, settings: ProjectorSettings) -> float:
     """So that the swap, not a reader, is what ends when both wait for each other."""
     deadlock_ms: int = await connection.fetchval("select setting::int from pg_settings where name = 'deadlock_timeout'")
-    return min(settings.projector_swap_lock_seconds, deadlock_ms / 2000)
+    return min(settings.limits.swap_lock_seconds, deadlock_ms / 2000)

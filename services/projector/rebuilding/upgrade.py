@@ -47,7 +47,7 @@ async def own_generation_live(
             await rebuild(log, dsn, settings, _Saying(metrics.rebuild), keep_old=settings.projector_keep_old)
         except BusyError:
             logger.info("waits_for_another_rebuild")
-            await asyncio.sleep(settings.projector_look_seconds)
+            await asyncio.sleep(settings.limits.look_seconds)
 
 
 class _Saying:

@@ -61,7 +61,7 @@ class Sparing:
                     is_written = looks_since_it_moved < STANDS_STILL_LOOKS
                     self._pause_if(is_behind=is_written and lag > settings.projector_rebuild_live_lag_max)
                     before = stored
-                await asyncio.sleep(settings.projector_rebuild_look_seconds)
+                await asyncio.sleep(settings.limits.rebuild_look_seconds)
         except GenerationGoneError:
             logger.warning("live_generation_dropped", generation=live.number)
             self._pause_if(is_behind=False)  # and the rebuild ends when it needs it

@@ -46,6 +46,15 @@ TOPIC: Final = THREAD_EVENTS.name
 COMPARED: Final = ("events", *[name for name in TABLES if name not in {"events", "positions"}], "positions")
 """In this order: what a record is comes before what was made of it."""
 
+SECONDS_MAX: Final = 86_400.0
+"""A verification that takes longer than a day ends with an error. It keeps a snapshot of the live views open while
+it compares, and an open snapshot keeps Postgres from removing dead rows.
+"""
+ROUNDS_MAX: Final = 20
+"""How often a verification reads on to where the live views are by then, before it opens the snapshot. Each round is
+shorter than the one before unless the log grows as fast as it is read; then more rounds would not help.
+"""
+
 OnProgress = Callable[[Progress], None]
 
 
@@ -66,13 +75,14 @@ async def verify(
 ) -> Report:
     """Raises VerifyError, BusyError, OtherLogError, OtherPartitionsError, OtherVersionError."""
     try:
-        async with asyncio.timeout(settings.projector_verify_seconds_max) as limit, Exclusive(dsn, settings) as alone:
+        async with asyncio.timeout(SECONDS_MAX) as limit, Exclusive(dsn, settings) as alone:
             return await _verify(log, dsn, settings, on_progress, asked or Asked(), alone)
     except TimeoutError as error:
         if not limit.expired():
             raise VerifyError(f"the log or the database did not answer in time ({error!r}); run it again") from error
-        seconds = settings.projector_verify_seconds_max
-        raise VerifyError(f"not done within {seconds:.0f} s (THREADLOG_PROJECTOR_VERIFY_SECONDS_MAX)") from None
+        raise VerifyError(
+            f"the verification did not end within {SECONDS_MAX:.0f} s; verify single threads instead"
+        ) from None
 
 
 async def _verify(
@@ -192,7 +202,7 @@ class _Verification:
 
     async def _read_until_close(self, build: Build) -> None:
         """So that the snapshot, in which the rest is read, is short."""
-        for _ in range(self._settings.projector_verify_rounds_max):
+        for _ in range(ROUNDS_MAX):
             stored = await self._alone.do(lambda connection: stored_positions(connection, self._live))
             targets = await self._within_log(stored)
             at = build.positions()
@@ -232,9 +242,9 @@ class _Verification:
         done = sum(at[tp] - self._begins[tp] for tp in targets)
         if done != self._done:
             self._done, self._moved_at = done, self._loop.time()
-        elif self._loop.time() > self._moved_at + self._settings.projector_verify_idle_seconds:
+        elif self._loop.time() > self._moved_at + self._settings.limits.verify_idle_seconds:
             raise VerifyError(
-                f"the log gave nothing for {self._settings.projector_verify_idle_seconds:g} s, though it does not end "
+                f"the log gave nothing for {self._settings.limits.verify_idle_seconds:g} s, though it does not end "
                 f"there: {', '.join([f'{tp.partition}:{at[tp]}' for tp in sorted(targets) if at[tp] < targets[tp]])}"
             )
         total = sum(max(end, at[tp]) - self._begins[tp] for tp, end in targets.items())
@@ -262,7 +272,7 @@ class _Verification:
                 await connection.execute(f"set local search_path to {self._scratch.schema}")
                 self._say("checking", None)
                 await self._check_chains(connection)
-                seconds = self._settings.projector_verify_seconds_max
+                seconds = SECONDS_MAX
                 log_side = Side(connection, self._scratch.schema, seconds)
                 view_side = Side(view_connection, self._live.schema, seconds)
                 if self._asked.thread is None:
@@ -273,7 +283,7 @@ class _Verification:
             connection.terminate()
 
     async def _check_chains(self, connection: asyncpg.Connection) -> None:
-        seconds, report, sql = self._settings.projector_verify_seconds_max, self._report, self._sql
+        seconds, report, sql = SECONDS_MAX, self._report, self._sql
         async for finding in wrong_hashes(connection, sql["verify_hashes"], seconds, self._asked.accepted):
             report.add(finding)
         async for finding in wrong_ends(connection, sql["verify_confirmed"], seconds):

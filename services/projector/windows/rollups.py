@@ -71,7 +71,7 @@ def make_app(settings: RollupsSettings, worker: WindowWorker) -> faust.App:
         broker_rebalance_timeout=settings.rollups_rebalance_timeout_seconds,
         broker_commit_interval=COMMIT_INTERVAL_SECONDS,
         consumer_auto_offset_reset="earliest",
-        stream_buffer_maxsize=settings.rollups_batch_max,
+        stream_buffer_maxsize=settings.window_limits.batch_max,
         key_serializer="raw",
         value_serializer="raw",
         store="memory://",

@@ -20,6 +20,16 @@ from schemas.other_topics.effects import ThreadEffect, decode_effect
 from schemas.other_topics.windows import MINUTE_MS, OTHER, Counted, counted, is_counted
 from services.chassis.sketch import bin_of
 
+LATE_MS = 86_400_000
+"""How far behind the watermark an effect still belongs to its minute: a day, so that a service that was away overnight
+is counted where it belongs.
+"""
+AHEAD_MS = 300_000
+"""How far ahead of its publication an effect's time may move the watermark: a clock that is wrong by more than five
+minutes must not make the effects of other services late.
+"""
+NAMES_MAX = 50
+"""Names of one kind in a cell, such as tools; further ones count as `other`. It bounds the size of a cell."""
 COUNT_MAX = 2**62
 """What a counter can hold; the database's integers end a little above."""
 
@@ -102,14 +112,13 @@ class WindowStore(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    late_ms: int
-    """How far behind the watermark an effect still belongs to its minute."""
-    ahead_ms: int
-    """How far ahead of its publication an effect's time may move the watermark."""
-    names_max: int
-    """Names of one kind in a cell, such as tools; further ones count as `other`."""
+    """How effects are counted."""
+
     cells_max: int
-    """In memory."""
+    """Cells in memory."""
+    late_ms: int = LATE_MS
+    ahead_ms: int = AHEAD_MS
+    names_max: int = NAMES_MAX
 
 
 class Counts(NamedTuple):

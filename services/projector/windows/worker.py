@@ -15,6 +15,10 @@ from services.projector.settings import RollupsSettings
 from services.projector.windows.windows import OvertakenError, Rules, Taken, Windows, WindowStore, take
 
 TOPIC: Final = THREAD_EFFECTS.name
+PRUNE_SECONDS: Final = 600.0
+"""From one deletion of old cells to the next."""
+PRUNE_CELLS_MAX: Final = 10_000
+"""Cells that are deleted at once: the transaction stays short beside the counting."""
 
 logger = structlog.get_logger()
 
@@ -32,14 +36,7 @@ class WindowWorker:
         self._cluster_id = cluster_id
         self._settings = settings
         self._metrics = metrics
-        self._windows = Windows(
-            Rules(
-                late_ms=1000 * settings.rollups_late_seconds,
-                ahead_ms=1000 * settings.rollups_ahead_seconds,
-                names_max=settings.rollups_names_max,
-                cells_max=settings.rollups_cells_max,
-            )
-        )
+        self._windows = Windows(Rules(cells_max=settings.window_limits.cells_max))
         self._fed: list[Taken] = []
         self._came = asyncio.Event()
         self._counted = asyncio.Event()
@@ -75,7 +72,7 @@ class WindowWorker:
 
     async def feed(self, partition: int, offset: int, value: bytes | None, published_ms: int) -> None:
         """Waits while too much is not counted yet."""
-        while len(self._fed) >= self._settings.rollups_batch_max:
+        while len(self._fed) >= self._settings.window_limits.batch_max:
             self._counted.clear()
             await self._counted.wait()
         self._fed.append(take(partition, offset, value, published_ms))
@@ -87,16 +84,16 @@ class WindowWorker:
         prune_at = 0.0
         while True:
             try:
-                async with asyncio.timeout(self._settings.projector_look_seconds):
+                async with asyncio.timeout(self._settings.limits.look_seconds):
                     await self._came.wait()
             except TimeoutError:
                 await self._look()
                 continue
-            await asyncio.sleep(self._settings.rollups_flush_seconds)
+            await asyncio.sleep(self._settings.window_limits.flush_seconds)
             self._came.clear()
             await self.count()
             if loop.time() >= prune_at:
-                prune_at = loop.time() + self._settings.rollups_prune_seconds
+                prune_at = loop.time() + PRUNE_SECONDS
                 await self._prune()
 
     async def count(self) -> None:
@@ -146,7 +143,7 @@ class WindowWorker:
         if before_ms <= 0:
             return
         try:
-            deleted = await self._store.delete_before(before_ms, settings.rollups_prune_cells_max)
+            deleted = await self._store.delete_before(before_ms, PRUNE_CELLS_MAX)
         except StoreAwayError as error:
             logger.info("window_cells_not_pruned", error=str(error))
         else:

@@ -14,11 +14,10 @@ from services.chassis.log.port import Incoming
 from services.projector.generations.errors import RowRefusedError
 from services.projector.generations.store import Span
 from services.projector.projections.batch import Batch, Kept, Refused
-from services.projector.settings import ProjectorSettings
+from services.projector.projections.dead_letters import VALUE_BYTES_MAX
 from tests.support.memory.tables import Refuses, Tables, first_difference
 from tests.support.memory.views import MemoryViews
 
-DEAD_LETTER_BYTES_MAX = ProjectorSettings.model_fields["projector_dead_letter_bytes_max"].default
 Decode = Callable[[Incoming], Record | Unreadable]
 Decoded = tuple[Incoming, Record | Unreadable]
 
@@ -79,7 +78,7 @@ class Fold:
         """Records of one partition, as one batch. Raises RowRefusedError; then nothing of them is taken."""
         if not part:
             return
-        batch = Batch(THREAD_EVENTS.name, self.kept, self.partition_of, DEAD_LETTER_BYTES_MAX, refused)
+        batch = Batch(THREAD_EVENTS.name, self.kept, self.partition_of, VALUE_BYTES_MAX, refused)
         for incoming, decoded in part:
             batch.take(incoming, decoded)
         batch.finish()

@@ -104,8 +104,6 @@ async def effects_world(
     own = {
         "THREADLOG_KAFKA_BOOTSTRAP_SERVERS": kafka,
         "THREADLOG_POSTGRES_DSN": dsn,
-        "THREADLOG_PROJECTOR_RETRY_SECONDS_MAX": "0.5",
-        "THREADLOG_ROLLUPS_FLUSH_SECONDS": "0.2",
         "THREADLOG_ROLLUPS_REBALANCE_TIMEOUT_SECONDS": "4",
         **(environment or {}),
     }

@@ -28,6 +28,7 @@ from services.projector.generations.postgres_store import PostgresStores
 from services.projector.loop import Projector
 from services.projector.metrics import ProjectorMetrics
 from services.projector.settings import ProjectorSettings
+from tests.support.limits import with_limits
 from tests.support.simulated.log import SimulatedBroker
 
 SQL = statements()
@@ -49,7 +50,7 @@ class Place:
         self.artifacts_url = Path(folder).as_uri()
 
     async def project(self) -> None:
-        settings = ProjectorSettings(postgres_dsn=self.dsn, projector_batch_interval_idle_ms=1)
+        settings = with_limits(ProjectorSettings, batch_interval_idle_seconds=0.001)(postgres_dsn=self.dsn)
         metrics = ProjectorMetrics.register(CollectorRegistry())
         log = self.broker.connect("projector")
         projector = await Projector.start(

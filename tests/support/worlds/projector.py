@@ -26,6 +26,7 @@ from services.projector.generations.store import Generation
 from services.projector.loop import Projector
 from services.projector.metrics import ProjectorMetrics
 from services.projector.settings import ProjectorSettings
+from tests.support.limits import split, with_limits
 from tests.support.recorded.histories import History, plain_turn
 from tests.support.recorded.walks import GO_ON, as_read, walk
 from tests.support.simulated.log import SimulatedBroker
@@ -38,15 +39,16 @@ VISIBLE_SECONDS = 180.0
 
 def settings_of(dsn: str, **changed: Any) -> ProjectorSettings:
     quick = {
-        "projector_retry_seconds": 0.02,
-        "projector_retry_seconds_max": 0.1,
-        "projector_reclaim_seconds": 0.5,
-        "projector_pause_after_seconds": 0.3,
-        "projector_look_seconds": 0.3,
+        "retry_seconds": 0.02,
+        "retry_seconds_max": 0.1,
+        "reclaim_seconds": 0.5,
+        "pause_after_seconds": 0.3,
+        "look_seconds": 0.3,
         "postgres_command_timeout_seconds": 10,
         "projector_rebuild_workers": 1,  # this process, so that a test can reach into it
     }
-    return ProjectorSettings(postgres_dsn=dsn, **(quick | changed))
+    limits, settings = split(quick | changed)
+    return with_limits(ProjectorSettings, **limits)(postgres_dsn=dsn, **settings)
 
 
 def key_of(number: int) -> ThreadKey:

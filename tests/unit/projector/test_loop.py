@@ -124,7 +124,7 @@ async def test_a_batch_holds_no_more_than_it_may_however_much_one_poll_brings(mo
         await world.append_turn(number)
     for number in range(5):
         await world.append_bytes(number, 700_000)
-    async with world.projector(projector_batch_records_max=10, projector_batch_bytes_max=MIB):
+    async with world.projector(projector_batch_records_max=10, batch_bytes_max=MIB):
         await world.caught_up()
         world.assert_equal()
     sizes = [sum(len(incoming.value or b"") for incoming in records) for records in batches]

@@ -47,4 +47,4 @@ async def test_who_finishes_while_the_database_is_away_asks_it_now_and_then() ->
     running.cancel()
     await asyncio.wait([running])
     assert len(broker.records(THREAD_EFFECTS.name, HOME)) == end
-    assert 2 <= store.moves <= 1 + 1.0 / settings.projector_retry_seconds
+    assert 2 <= store.moves <= 1 + 1.0 / settings.limits.retry_seconds

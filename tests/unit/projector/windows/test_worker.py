@@ -10,6 +10,7 @@ from services.projector.metrics import RollupsMetrics
 from services.projector.settings import RollupsSettings
 from services.projector.windows.windows import OvertakenError, Position
 from services.projector.windows.worker import WindowWorker
+from tests.support.limits import with_limits
 from tests.support.memory.database import MemoryDatabase
 from tests.support.memory.windows import MemoryWindowStore
 from tests.support.simulated.log import SimulatedBroker
@@ -18,7 +19,7 @@ TOPIC = THREAD_EFFECTS.name
 
 
 def _worker(database: MemoryDatabase, broker: SimulatedBroker) -> WindowWorker:
-    settings = RollupsSettings(rollups_flush_seconds=0.01, projector_look_seconds=0.05)
+    settings = with_limits(RollupsSettings, flush_seconds=0.01, look_seconds=0.05)()
     metrics = RollupsMetrics.register(CollectorRegistry())
     return WindowWorker(MemoryWindowStore(database), broker.connect("rollups"), "cluster", settings, metrics)
 
