@@ -5,7 +5,7 @@ import socket
 import sys
 from collections.abc import Iterator, Mapping
 from functools import partial
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import asyncpg
 import structlog
@@ -40,10 +40,11 @@ from services.ingest.commands.refusals import Refusals, Standings
 from services.ingest.commands.tools import Tools
 from services.ingest.commands.views import CommandViews
 from services.ingest.database import Database, statements
-from services.ingest.dependencies import Dependencies
+from services.ingest.files.named_artifacts import NamedArtifacts
 from services.ingest.files.recorded_changes import Diffs, ViewedFileHistories
 from services.ingest.files.transfers import TransferLimits, Transfers
 from services.ingest.http.auth import Authenticator, DevAuthenticator, KeyAuthenticator
+from services.ingest.http.operation import RequestRules
 from services.ingest.imports.jobs import Imports, Jobs
 from services.ingest.imports.supervisor import ImportSupervisor
 from services.ingest.metrics import IngestMetrics
@@ -51,9 +52,27 @@ from services.ingest.operations.dead_letters import DeadLetters
 from services.ingest.operations.quarantine_reports import QuarantineReports
 from services.ingest.operations.stuck import Ops, OpsLimits
 from services.ingest.operations.windows import OpsWindows
+from services.ingest.reads.at_least import AtLeastWaits
 from services.ingest.reads.reads import Reads
 from services.ingest.reads.state_at import StateLimits, StatesAt
+from services.ingest.routes.artifacts import ArtifactRoutes
+from services.ingest.routes.children import ChildRoutes
+from services.ingest.routes.events import EventRoutes
+from services.ingest.routes.file_history import FileHistoryRoutes
+from services.ingest.routes.imports import ImportRoutes
+from services.ingest.routes.inputs import InputRoutes
+from services.ingest.routes.lineage import LineageRoutes
+from services.ingest.routes.operations.stuck import StuckRoutes
+from services.ingest.routes.operations.windows import WindowRoutes
+from services.ingest.routes.parameters import PageSizes
+from services.ingest.routes.plans import PlanRoutes
+from services.ingest.routes.reads import ReadRoutes
+from services.ingest.routes.state import StateRoutes
+from services.ingest.routes.threads import ThreadRoutes
+from services.ingest.routes.tool_calls import ToolCallRoutes
+from services.ingest.routes.usage import UsageRoutes
 from services.ingest.settings import IngestSettings, UnsafeSettingsError, require_safe
+from services.ingest.streams.event_stream import StreamOptions
 from services.ingest.streams.history import PostgresHistory
 from services.ingest.streams.live import LiveLimits, Watches
 from services.ingest.streams.metrics import LiveCollector
@@ -103,32 +122,44 @@ async def _serve(settings: IngestSettings, lifecycle: Lifecycle) -> None:
     ) as service:
         partitions = await service.log.partition_count(THREAD_EVENTS.name)
         metrics = IngestMetrics.build(registry)
-        found = wire(settings, service.log, service.pool, SystemClock(), metrics, partitions)
-        LiveCollector(found.watches.counts, registry)
-        await found.watches.open()
-        lifecycle.spawn(found.watches.run(), "live reader")
-        lifecycle.spawn(found.tools.follow(), "catalog")
-        lifecycle.spawn(found.ops.run(), "ops")
+        wired = wire(settings, service.log, service.pool, SystemClock(), metrics, partitions)
+        LiveCollector(wired.watches.counts, registry)
+        await wired.watches.open()
+        lifecycle.spawn(wired.watches.run(), "live reader")
+        lifecycle.spawn(wired.tools.follow(), "catalog")
+        lifecycle.spawn(wired.ops.run(), "ops")
         jobs = Jobs(service.pool, settings.instance, settings.import_lease_seconds)
-        importing = ImportSupervisor(jobs, found.imports.wanted, settings.import_poll_seconds)
+        importing = ImportSupervisor(jobs, wired.imports.wanted, settings.import_poll_seconds)
         lifecycle.spawn(importing.run(lifecycle.stopping), "imports")
-        service.measure_lag(found.watches.positions, metrics.lag_records, metrics.lag_seconds)
+        service.measure_lag(wired.watches.positions, metrics.lag_records, metrics.lag_seconds)
         listener = _listen(settings.ingest_host, settings.ingest_port)
-        server = _Server(_uvicorn_config(create_app(found), settings))
+        server = _Server(_uvicorn_config(wired.app, settings))
         serving = lifecycle.spawn(server.serve([listener]), "http server")
         port = listener.getsockname()[1]
         logger.info("http_listening", host=settings.ingest_host, port=port, auth=settings.ingest_auth)
         await lifecycle.stopping.wait()
-        found.watches.stop()
+        # Streams end first, with the cursor to come back with; the server then waits for the answers under way.
+        wired.watches.stop()
         server.should_exit = True
         await serving
         await lifecycle.end_tasks()
-        await found.watches.close()
+        await wired.watches.close()
+
+
+class Wired(NamedTuple):
+    """The application, and the parts of it that run by themselves beside the requests."""
+
+    app: ASGIApp
+    watches: Watches
+    tools: Tools
+    ops: Ops
+    imports: Imports
 
 
 def wire(
     settings: IngestSettings, log: Log, pool: asyncpg.Pool, clock: Clock, metrics: IngestMetrics, partitions: int
-) -> Dependencies:
+) -> Wired:
+    """Make every part of the service, and give each group of routes what it uses."""
     sql = statements()
     tenants = TenantPool(pool, settings.ingest_queries_per_tenant_max)
     database = Database(tenants, settings.ingest_query_timeout_seconds)
@@ -145,39 +176,54 @@ def wire(
     views = ViewsAndFold(CommandViews(database, sql, settings.ingest_position_poll_ms / 1000), watches)
     known = known_threads(settings, log, views, partitions)
     commands = commands_of(settings, log, known, views, watches, clock, metrics)
-    artifacts = open_artifacts(settings)
-    return Dependencies(
-        settings=settings,
-        limits=accept_limits(settings),
+    limits = accept_limits(settings)
+    store = open_artifacts(settings)
+    named = NamedArtifacts(store)
+    tools = Tools(CatalogReader(log))
+    forks = Forks(PostgresForkRows(database, sql), known, settings.ingest_fork_configurations_max)
+    imports = Imports(pool, database, sql)
+    ops = Ops(
+        database=database,
+        sql=sql,
+        reports=reports,
+        groups=partial(kafka_groups, settings),
+        partitions=partitions,
         clock=clock,
+        limits=OpsLimits.of(settings),
         metrics=metrics,
-        authenticator=_authenticator(settings, database, sql, clock),
-        known=known,
-        views=views,
-        commands=commands,
-        reads=Reads(database, sql, settings.ingest_threads_looked_at_max),
-        forks=Forks(PostgresForkRows(database, sql), known, settings.ingest_fork_configurations_max),
-        states=StatesAt(database, sql, log, StateLimits.of(settings)),
-        watches=watches,
-        ops=Ops(
-            database=database,
-            sql=sql,
-            reports=reports,
-            groups=partial(kafka_groups, settings),
-            partitions=partitions,
-            clock=clock,
-            limits=OpsLimits.of(settings),
-            metrics=metrics,
-        ),
-        dead_letters=DeadLetters(database, sql, settings.ops_dead_letter_bytes_max),
-        windows=OpsWindows(database, sql),
-        tools=Tools(CatalogReader(log)),
-        artifacts=artifacts,
-        imports=Imports(pool, database, sql),
-        transfers=Transfers(TransferLimits.of(settings), metrics),
-        file_histories=ViewedFileHistories(database, sql),
-        diffs=diffs_of(settings, artifacts),
     )
+    reads = Reads(database, sql, settings.ingest_threads_looked_at_max)
+    at_least = AtLeastWaits(known, views, settings.ingest_at_least_wait_seconds)
+    pages = PageSizes(settings.ingest_page_default, settings.ingest_page_max)
+    # In the order of `app.GROUPS`.
+    groups = (
+        InputRoutes(commands, limits, named),
+        ThreadRoutes(commands, limits, named, known, views, reads, at_least, pages),
+        EventRoutes(known, watches, at_least, pages, stream_options(settings)),
+        ReadRoutes(known, reads, tools, at_least, pages),
+        StateRoutes(known, StatesAt(database, sql, log, StateLimits.of(settings)), at_least),
+        ToolCallRoutes(commands, limits, known, views, tools),
+        LineageRoutes(commands, limits, named, forks),
+        PlanRoutes(commands, limits, known, views),
+        ChildRoutes(commands, limits, named, forks, settings.child_depth),
+        ImportRoutes(imports, pages, settings.import_files_max),
+        UsageRoutes(reads, known, at_least, pages, clock, settings.ingest_usage_days_max),
+        ArtifactRoutes(store, Transfers(TransferLimits.of(settings), metrics), settings.artifact_bytes_max),
+        FileHistoryRoutes(commands, known, tools, ViewedFileHistories(database, sql), diffs_of(settings, store)),
+        StuckRoutes(ops, DeadLetters(database, sql, settings.ops_dead_letter_bytes_max), pages),
+        WindowRoutes(OpsWindows(database, sql), pages, clock, settings.ops_windows_hours_max),
+    )
+    rules = request_rules(settings, _authenticator(settings, database, sql, clock))
+    app = create_app(groups, rules, requests_max=settings.ingest_requests_max, metrics=metrics)
+    return Wired(app, watches, tools, ops, imports)
+
+
+def request_rules(settings: IngestSettings, authenticator: Authenticator) -> RequestRules:
+    return RequestRules(authenticator, settings.ingest_body_bytes_max, settings.ingest_body_timeout_seconds)
+
+
+def stream_options(settings: IngestSettings) -> StreamOptions:
+    return StreamOptions(settings.ingest_stream_heartbeat_seconds, settings.ingest_stream_send_seconds)
 
 
 def diffs_of(settings: IngestSettings, artifacts: ArtifactStore) -> Diffs:

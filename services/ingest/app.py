@@ -1,24 +1,23 @@
-"""The application: routes, problems, and the gate that every request passes."""
+"""The application: the routes of all groups, what errors become, and the gate that every request passes."""
 
 import asyncio
-import inspect
 import time
+from collections.abc import Sequence
 from functools import cache
-from typing import Any
+from typing import Any, Final
 
-from fastapi import FastAPI
-from fastapi.exceptions import RequestValidationError
-from fastapi.routing import APIRoute
 from prometheus_client import Counter
+from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import request_response
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from services.ingest.dependencies import Dependencies
 from services.ingest.http import openapi
-from services.ingest.http.body import invalid_request
+from services.ingest.http.openapi import Tagged
+from services.ingest.http.operation import RequestRules, operations_of, routes_of
 from services.ingest.http.problems import (
     INTERNAL,
     METHOD_NOT_ALLOWED,
@@ -29,81 +28,73 @@ from services.ingest.http.problems import (
     ProblemError,
 )
 from services.ingest.metrics import IngestMetrics
-from services.ingest.routes import (
-    artifacts,
-    children,
-    events,
-    file_history,
-    imports,
-    inputs,
-    lineage,
-    plans,
-    reads,
-    state,
-    threads,
-    tool_calls,
-    usage,
+from services.ingest.routes.artifacts import ArtifactRoutes
+from services.ingest.routes.children import ChildRoutes
+from services.ingest.routes.events import EventRoutes
+from services.ingest.routes.file_history import FileHistoryRoutes
+from services.ingest.routes.imports import ImportRoutes
+from services.ingest.routes.inputs import InputRoutes
+from services.ingest.routes.lineage import LineageRoutes
+from services.ingest.routes.operations.stuck import StuckRoutes
+from services.ingest.routes.operations.windows import WindowRoutes
+from services.ingest.routes.plans import PlanRoutes
+from services.ingest.routes.reads import ReadRoutes
+from services.ingest.routes.state import StateRoutes
+from services.ingest.routes.threads import ThreadRoutes
+from services.ingest.routes.tool_calls import ToolCallRoutes
+from services.ingest.routes.usage import UsageRoutes
+
+GROUPS: Final = (
+    InputRoutes,
+    ThreadRoutes,
+    EventRoutes,
+    ReadRoutes,
+    StateRoutes,
+    ToolCallRoutes,
+    LineageRoutes,
+    PlanRoutes,
+    ChildRoutes,
+    ImportRoutes,
+    UsageRoutes,
+    ArtifactRoutes,
+    FileHistoryRoutes,
+    StuckRoutes,
+    WindowRoutes,
 )
-from services.ingest.routes.operations import stuck as ops
-from services.ingest.routes.operations import windows as ops_windows
+"""All groups of routes, in the order in which requests are matched: the most frequent first."""
 
-METHODS = ("GET", "POST", "PATCH", "HEAD", "OPTIONS", "PUT", "DELETE")
-OTHER = "other"
+METHODS: Final = ("GET", "POST", "PATCH", "HEAD", "OPTIONS", "PUT", "DELETE")
+OTHER: Final = "other"
+"""The label of all other methods in metrics: a client can invent any number of them."""
 
 
-def create_app(dependencies: Dependencies) -> FastAPI:
-    app = FastAPI(
-        title=openapi.TITLE,
-        openapi_url="/v1/openapi.json",
-        docs_url=None,
-        redoc_url=None,
-        redirect_slashes=False,
+def create_app(
+    groups: Sequence[object], rules: RequestRules, *, requests_max: int, metrics: IngestMetrics
+) -> Starlette:
+    """Serve the groups of routes, which are instances of classes in `GROUPS`, in their order.
+
+    The description is that of all groups, so that it is the same wherever it is read.
+    """
+    routes = [Route("/v1/openapi.json", _openapi)]
+    for group in groups:
+        routes += routes_of(group, rules)
+    app = Starlette(
+        routes=routes,
+        middleware=[Middleware(Gate, requests_max=requests_max, metrics=metrics)],
+        exception_handlers={ProblemError: _problem, HTTPException: _http, Exception: _failed},
     )
-    app.state.dependencies = dependencies
-    # As they are, not by include_router: that would match each request twice.
-    app.router.routes.extend(api_routes())
-    app.add_exception_handler(ProblemError, _problem)
-    app.add_exception_handler(RequestValidationError, _invalid)
-    app.add_exception_handler(HTTPException, _http)
-    app.add_exception_handler(Exception, _failed)
-    app.add_middleware(Gate, requests_max=dependencies.settings.ingest_requests_max, metrics=dependencies.metrics)
-    app.openapi = openapi_document  # type: ignore[method-assign]  # FastAPI's way to describe more than it sees
+    # A path with a slash too many is no path of the API; the default would answer it with a redirect.
+    app.router.redirect_slashes = False
     return app
-
-
-def api_routes() -> list[APIRoute]:
-    """In the order in which requests are matched: the most frequent first."""
-    routes = []
-    for routed in (
-        inputs,
-        threads,
-        events,
-        reads,
-        state,
-        tool_calls,
-        lineage,
-        plans,
-        children,
-        imports,
-        usage,
-        artifacts,
-        file_history,
-        ops,
-        ops_windows,
-    ):
-        for route in routed.router.routes:
-            assert isinstance(route, APIRoute)
-            route.operation_id = route.name
-            if list(inspect.signature(route.endpoint).parameters) == ["request"]:
-                # FastAPI describes it and has nothing to parse for it: half of the cost of an empty request.
-                route.app = request_response(route.endpoint)
-            routes.append(route)
-    return routes
 
 
 @cache
 def openapi_document() -> dict[str, Any]:
-    return openapi.describe(api_routes())
+    return openapi.describe([Tagged(group.tag, found) for group in GROUPS for found in operations_of(group)])
+
+
+async def _openapi(_request: Request) -> Response:
+    return JSONResponse(openapi_document())
 
 
 class Gate:
@@ -164,11 +155,6 @@ class Gate:
 async def _problem(_request: Request, error: Exception) -> Response:
     assert isinstance(error, ProblemError)
     return error.problem.response()
-
-
-async def _invalid(_request: Request, error: Exception) -> Response:
-    assert isinstance(error, RequestValidationError)
-    return invalid_request(error.errors()).response()
 
 
 async def _http(request: Request, error: Exception) -> Response:

@@ -26,7 +26,6 @@ from services.chassis.log.port import Outgoing, TopicPartition
 from services.chassis.postgres.connections import open_pool
 from services.cli.local.embedded import Running
 from services.ingest.__main__ import wire
-from services.ingest.app import create_app
 from services.ingest.metrics import IngestMetrics
 from services.ingest.settings import IngestSettings
 from services.projector.generations.generations import migrate
@@ -154,8 +153,8 @@ async def place(fresh_database: str, own_kafka: Running) -> AsyncIterator[Place]
         command_timeout_seconds=5,
         connect_timeout_seconds=5,
     )
-    found = wire(settings, log, pool, SystemClock(), IngestMetrics.build(CollectorRegistry()), PARTITIONS)
-    transport = httpx2.ASGITransport(create_app(found))
+    wired = wire(settings, log, pool, SystemClock(), IngestMetrics.build(CollectorRegistry()), PARTITIONS)
+    transport = httpx2.ASGITransport(wired.app)
     async with httpx2.AsyncClient(transport=transport, base_url="http://localhost", timeout=30) as http:
         place = Place(fresh_database, own_kafka.address, log, http)
         ends = await log.end_offsets([TopicPartition(TOPIC, number) for number in range(PARTITIONS)])

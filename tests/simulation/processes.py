@@ -1,7 +1,6 @@
 """Ingest and projector, wired as in their `__main__`. Ingest is asked as an ASGI server asks it: without sockets."""
 
 import asyncio
-from dataclasses import fields
 from functools import cache
 from typing import TYPE_CHECKING, Any, cast
 
@@ -9,13 +8,22 @@ import orjson
 
 from schemas.ids import ThreadKey
 from services.chassis.catalog.reader import CatalogReader
-from services.ingest.__main__ import accept_limits, commands_of, known_threads
+from services.ingest.__main__ import accept_limits, commands_of, known_threads, request_rules, stream_options
 from services.ingest.app import create_app
 from services.ingest.commands.forks import Forks
 from services.ingest.commands.tools import Tools
-from services.ingest.dependencies import Dependencies
+from services.ingest.files.named_artifacts import NamedArtifacts
 from services.ingest.http.auth import SUBJECT_HEADER, TENANT_HEADER, DevAuthenticator
 from services.ingest.metrics import IngestMetrics
+from services.ingest.reads.at_least import AtLeastWaits
+from services.ingest.routes.children import ChildRoutes
+from services.ingest.routes.events import EventRoutes
+from services.ingest.routes.inputs import InputRoutes
+from services.ingest.routes.lineage import LineageRoutes
+from services.ingest.routes.parameters import PageSizes
+from services.ingest.routes.plans import PlanRoutes
+from services.ingest.routes.threads import ThreadRoutes
+from services.ingest.routes.tool_calls import ToolCallRoutes
 from services.ingest.settings import IngestSettings
 from services.ingest.streams.live import LiveLimits, Watches
 from services.projector.loop import Projector
@@ -145,21 +153,22 @@ class IngestProcess(Process):
         known = known_threads(settings, self.log, views, world.options.partitions)
         commands = commands_of(settings, self.log, known, views, self.watches, world.clock, metrics)
         self.tools = Tools(CatalogReader(self.log))
-        wired = {
-            "settings": settings,
-            "limits": accept_limits(settings),
-            "clock": world.clock,
-            "metrics": metrics,
-            "authenticator": DevAuthenticator(),
-            "known": known,
-            "views": views,
-            "commands": commands,
-            "watches": self.watches,
-            "tools": self.tools,
-            "forks": Forks(views, known, settings.ingest_fork_configurations_max),
-        }
-        # What is not here serves reads that nobody in the simulation asks for.
-        self.app = create_app(Dependencies(**{each.name: wired.get(each.name) for each in fields(Dependencies)}))
+        limits, named = accept_limits(settings), NamedArtifacts(cast("Any", None))
+        at_least = AtLeastWaits(known, views, settings.ingest_at_least_wait_seconds)
+        pages = PageSizes(settings.ingest_page_default, settings.ingest_page_max)
+        forks = Forks(views, known, settings.ingest_fork_configurations_max)
+        # The other groups serve reads that nobody in the simulation asks for.
+        groups = (
+            InputRoutes(commands, limits, named),
+            ThreadRoutes(commands, limits, named, known, views, cast("Any", None), at_least, pages),
+            EventRoutes(known, self.watches, at_least, pages, stream_options(settings)),
+            ToolCallRoutes(commands, limits, known, views, self.tools),
+            LineageRoutes(commands, limits, named, forks),
+            PlanRoutes(commands, limits, known, views),
+            ChildRoutes(commands, limits, named, forks, settings.child_depth),
+        )
+        rules = request_rules(settings, DevAuthenticator())
+        self.app = create_app(groups, rules, requests_max=settings.ingest_requests_max, metrics=metrics)
         await self.watches.open()
         self.spawn(self.watches.run(), "live reader")
         self.spawn(self.tools.follow(), "catalog")

@@ -1,8 +1,14 @@
-"""What the API answers, for its description alone: answers are written as bytes, not through these models."""
+"""What the API answers: the models of all answers, and the one function that writes them.
 
-from typing import Annotated, Literal
+Each operation names the model of its answer. Answers that are put together here are written through their model. Rows
+of the views and the answers of commands are written as bytes by their rooms, since building a model of each row would
+cost more than reading it; the tests hold every answer that they get to its model, those included.
+"""
+
+from typing import Annotated, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
+from starlette.responses import Response
 
 from schemas.config import Config
 from schemas.thread import Effect
@@ -11,6 +17,15 @@ Time = Annotated[str, Field(json_schema_extra={"format": "date-time"})]
 Status = Literal["importing", "active", "closing", "closed"]
 
 TurnStatus = Literal["open", "cancelling", "ended"]
+
+
+JSON: Final = "application/json"
+
+
+def json_answer(answer: BaseModel | bytes, status: int = 200) -> Response:
+    """Write an answer. `bytes` are JSON that has the form of the operation's model."""
+    content = answer if isinstance(answer, bytes) else answer.model_dump_json()
+    return Response(content, status, media_type=JSON)
 
 
 class Answer(BaseModel):

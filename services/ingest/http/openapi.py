@@ -1,35 +1,18 @@
-"""The description of the API: what FastAPI cannot see, because bodies are read and answers written by hand.
+"""The description of the API, in OpenAPI 3.1: written from the declarations by which requests are read.
 
 Each operation has an example in `examples/`, named after it: one conversation with the service, step by step.
 """
 
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel, ConfigDict, JsonValue
-from pydantic.json_schema import models_json_schema
-from starlette.routing import BaseRoute
+from pydantic.json_schema import JsonSchemaMode, models_json_schema
 
-from services.ingest.http import requests
-from services.ingest.http.answers import ProblemAnswer
-from services.ingest.http.problems import (
-    FORBIDDEN,
-    INTERNAL,
-    INVALID_REQUEST,
-    MALFORMED_JSON,
-    MALFORMED_KEY,
-    MEDIA_TYPE,
-    OVERLOADED,
-    TOO_LARGE,
-    UNAUTHENTICATED,
-    UNSTORABLE,
-    UNSUPPORTED_MEDIA_TYPE,
-    VIEWS_UNAVAILABLE,
-    ProblemType,
-)
+from services.ingest.http.answers import JSON, ProblemAnswer
+from services.ingest.http.operation import Operation, Parameters, place_of
+from services.ingest.http.problems import ALWAYS, MEDIA_TYPE, ProblemType
 
 TITLE = "threadlog"
 VERSION = "1"
@@ -41,34 +24,11 @@ follow the log; `at_least` makes a read wait until the views hold a position tha
 Errors are problems (RFC 9457). A POST with an `Idempotency-Key` can be sent again: the same key and body count once
 and are answered alike.
 """
-BODIES: tuple[type[BaseModel], ...] = (
-    requests.CreateThread,
-    requests.PatchThread,
-    requests.CreateImport,
-    requests.SubmitInput,
-    requests.WithdrawInput,
-    requests.CancelTurn,
-    requests.RestoreFiles,
-    requests.CloseThread,
-    requests.DecideCall,
-    requests.PostResult,
-    requests.ResolveCall,
-    requests.CreateChild,
-    requests.ForkThread,
-    requests.RewindThread,
-    requests.CompactThread,
-    requests.ProposePlan,
-    requests.DecidePlan,
-)
-MODELS: tuple[type[BaseModel], ...] = (*BODIES, ProblemAnswer)
-ALWAYS = (UNAUTHENTICATED, FORBIDDEN, OVERLOADED, INTERNAL)
-OF_READS = (VIEWS_UNAVAILABLE, INVALID_REQUEST)
-WITH_CONTENT = (200, 206)
-OF_BODIES = (MALFORMED_JSON, MALFORMED_KEY, TOO_LARGE, UNSUPPORTED_MEDIA_TYPE, INVALID_REQUEST, UNSTORABLE)
-
 EXAMPLES = Path(__file__).with_name("examples")
 
 _REF = "#/components/schemas/{model}"
+_WITH_CONTENT = (200, 206)
+"""Statuses whose answers have a body of another media type than JSON."""
 
 
 class Example(BaseModel):
@@ -91,112 +51,146 @@ class Example(BaseModel):
     """The problem that another request to the same path is answered with."""
 
 
+class Tagged(NamedTuple):
+    """An operation, and the heading under which it is listed."""
+
+    tag: str
+    operation: Operation
+
+
 def read_examples(folder: Path = EXAMPLES) -> dict[str, Example]:
-    """By operation."""
+    """Return the examples by operation."""
     return {path.stem: Example.model_validate_json(path.read_bytes()) for path in sorted(folder.glob("*.json"))}
 
 
-def answers(
-    model: type[BaseModel] | None,
-    statuses: Iterable[int],
-    problems: Iterable[ProblemType],
-    content: Mapping[str, Any] | None = None,
-) -> dict[int | str, dict[str, Any]]:
-    """For a route's `responses`. `content`: what the answer is where it is no JSON."""
-    described: dict[int | str, dict[str, Any]] = {
-        status: {"description": _SUCCESS[status]}
-        | ({} if model is None else {"model": model})
-        | ({} if content is None or status not in WITH_CONTENT else {"content": dict(content)})
-        for status in statuses
+def describe(operations: Iterable[Tagged]) -> dict[str, Any]:
+    """Return the OpenAPI document of these operations."""
+    examples = read_examples()
+    paths: dict[str, dict[str, Any]] = {}
+    bodies: list[type[BaseModel]] = [ProblemAnswer]
+    answers: list[type[BaseModel]] = []
+    for tag, declared in operations:
+        described = _described(tag, declared)
+        _show(examples.get(declared.name), described)
+        paths.setdefault(declared.path, {})[declared.method.lower()] = described
+        if declared.body is not None:
+            bodies.append(declared.body)
+        if declared.answer is not None:
+            answers.append(declared.answer)
+    # A field with a default may be missing in a request, and is always there in an answer.
+    schemas = {**_without_nulls(_schemas(answers, "serialization")), **_schemas(bodies, "validation")}
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": TITLE, "description": DESCRIPTION, "version": VERSION},
+        "paths": paths,
+        "components": {
+            "schemas": schemas,
+            "securitySchemes": {
+                "key": {"type": "http", "scheme": "bearer", "description": "An API key: `tl_<id>_<secret>`."}
+            },
+        },
+        "security": [{"key": []}],
     }
+
+
+def _schemas(models: Iterable[type[BaseModel]], mode: JsonSchemaMode) -> dict[str, Any]:
+    """Return the schemas of these models, and of all that they refer to, by name."""
+    _, definitions = models_json_schema([(model, mode) for model in dict.fromkeys(models)], ref_template=_REF)
+    schemas: dict[str, Any] = definitions["$defs"]
+    return schemas
+
+
+def _described(tag: str, declared: Operation) -> dict[str, Any]:
+    described: dict[str, Any] = {
+        "tags": [tag],
+        "summary": declared.summary,
+        "description": declared.description,
+        "operationId": declared.name,
+        "parameters": [
+            {
+                "name": name,
+                "in": "path",
+                "required": True,
+                "schema": {"type": "string"},
+                "description": part.description,
+            }
+            for name, part in declared.parts.items()
+        ],
+        "responses": _answers(declared),
+    }
+    if not declared.description:
+        del described["description"]
+    if declared.parameters is not None:
+        described["parameters"] += _parameters(declared.parameters)
+    if declared.body is not None:
+        content = {JSON: {"schema": _reference(declared.body)}}
+        described["requestBody"] = {"required": declared.body_required, "content": content}
+    elif declared.sends:
+        described["requestBody"] = {"required": True, "content": dict(declared.sends)}
+    return described
+
+
+def _parameters(model: type[Parameters]) -> list[dict[str, Any]]:
+    """The fields of the model, in their order; its schema has them by the names that clients send."""
+    schemas = model.model_json_schema()["properties"]
+    described = []
+    for field, info in model.model_fields.items():
+        name = info.alias or field
+        schema = _without_nulls(schemas[name])
+        meaning = schema.pop("description", None)
+        parameter = {"name": name, "in": place_of(info), "required": False, "schema": schema}
+        described.append(parameter if meaning is None else parameter | {"description": meaning})
+    return described
+
+
+def _answers(declared: Operation) -> dict[str, Any]:
+    described: dict[str, Any] = {}
+    for status in declared.statuses:
+        content = {} if declared.answer is None else {JSON: {"schema": _reference(declared.answer)}}
+        if status in _WITH_CONTENT:
+            content |= declared.content
+        described[str(status)] = {"description": _SUCCESS[status]} | ({"content": content} if content else {})
     by_status: dict[int, list[ProblemType]] = {}
-    for problem in (*ALWAYS, *problems):
+    for problem in (*ALWAYS, *declared.problems):
         by_status.setdefault(problem.status, []).append(problem)
     for status, of_status in sorted(by_status.items()):
-        described[status] = {
+        described[str(status)] = {
             "description": "; ".join(f"{problem.title} (`{problem.slug}`)" for problem in of_status) + ".",
-            "content": {MEDIA_TYPE: {"schema": {"$ref": _REF.format(model=ProblemAnswer.__name__)}}},
+            "content": {MEDIA_TYPE: {"schema": _reference(ProblemAnswer)}},
         }
     return described
 
 
-def command(model: type[BaseModel], *, required: bool = True, waits: bool = True) -> dict[str, Any]:
-    """For the `openapi_extra` of a command's route: what it reads by hand."""
-    schema = {"$ref": _REF.format(model=model.__name__)}
-    return {
-        "parameters": [_WAIT, _KEY] if waits else [_KEY],
-        "requestBody": {"required": required, "content": {"application/json": {"schema": schema}}},
-    }
+def _without_nulls(schema: Any) -> Any:
+    """Return a schema without its defaults of null, which say no more than that a field may be left out."""
+    match schema:
+        case dict():
+            return {name: _without_nulls(value) for name, value in schema.items() if value is not None}
+        case list():
+            return [_without_nulls(value) for value in schema]
+        case _:
+            return schema
 
 
-def describe(routes: Sequence[BaseRoute]) -> dict[str, Any]:
-    document = get_openapi(title=TITLE, version=VERSION, description=DESCRIPTION, routes=routes)
-    components = document.setdefault("components", {})
-    schemas = components.setdefault("schemas", {})
-    _, definitions = models_json_schema([(model, "validation") for model in MODELS], ref_template=_REF)
-    schemas.update(definitions["$defs"])
-    components["securitySchemes"] = {
-        "key": {"type": "http", "scheme": "bearer", "description": "An API key: `tl_<id>_<secret>`."}
-    }
-    document["security"] = [{"key": []}]
-    examples = read_examples()
-    for path, operations in document["paths"].items():
-        for operation in operations.values():
-            operation["parameters"] = [*_path_parameters(path, operation), *operation.get("parameters", ())]
-            _show(examples, operation)
-    schemas.pop("HTTPValidationError", None)
-    schemas.pop("ValidationError", None)
-    return document
+def _reference(model: type[BaseModel]) -> dict[str, Any]:
+    return {"$ref": _REF.format(model=model.__name__)}
 
 
-def _show(examples: Mapping[str, Example], operation: dict[str, Any]) -> None:
+def _show(example: Example | None, described: dict[str, Any]) -> None:
     """Put the operation's example where OpenAPI has its parts."""
-    example = examples.get(operation["operationId"])
     if example is None:
         return
     if example.request is not None:
-        operation["requestBody"]["content"]["application/json"]["example"] = example.request
-    content = operation["responses"][str(example.status)].get("content", {})
+        described["requestBody"]["content"][JSON]["example"] = example.request
+    content = described["responses"][str(example.status)].get("content", {})
     if example.response is not None:
-        content.setdefault("application/json", {})["example"] = example.response
+        content[JSON]["example"] = example.response
     if example.stream is not None:
-        content["text/event-stream"]["example"] = example.stream
+        content["text/event-stream"] = {**content["text/event-stream"], "example": example.stream}
     if example.refusal is not None:
-        operation["responses"][str(example.refusal["status"])]["content"][MEDIA_TYPE]["example"] = example.refusal
+        described["responses"][str(example.refusal["status"])]["content"][MEDIA_TYPE]["example"] = example.refusal
 
 
-def _path_parameters(path: str, operation: dict[str, Any]) -> list[dict[str, Any]]:
-    """Those that the operation does not describe itself."""
-    described = {parameter["name"] for parameter in operation.get("parameters", ()) if parameter["in"] == "path"}
-    return [
-        {"name": name, "in": "path", "required": True, "schema": {"type": "string"}, "description": _IN_PATHS[name]}
-        for name in re.findall(r"{(\w+)}", path)
-        if name not in described
-    ]
-
-
-_IN_PATHS = {
-    "thread": "Id of the thread.",
-    "input": "Id of the input.",
-    "turn": "Number of the turn, from 1.",
-    "version": "Of the plan, from 1.",
-    "call": "Id of the tool call: turn.step.index, such as `3.1.0`.",
-    "event_id": "Id of the command's event.",
-    "import": "Id of the import.",
-    "sha256": "Of the artifact: 64 lower-case hexadecimal digits.",
-}
-_WAIT = {
-    "name": "wait",
-    "in": "query",
-    "schema": {"enum": ["applied"]},
-    "description": "Answer once it is known what the command came to, with 409 where it took no effect.",
-}
-_KEY = {
-    "name": "Idempotency-Key",
-    "in": "header",
-    "schema": {"type": "string", "minLength": 1, "maxLength": 200, "pattern": "^[!-~]+$"},
-    "description": "The same key and body count once and are answered alike.",
-}
 _SUCCESS = {
     200: "It took effect, or here it is.",
     201: "Stored; it was not there before.",

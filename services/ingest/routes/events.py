@@ -1,16 +1,26 @@
-"""GET /v1/threads/{id}/events: a thread's records as a stream of server-sent events, or as a page of JSON."""
+"""GET /v1/threads/{id}/events: a thread's records as a stream of server-sent events, or as a page of JSON.
 
-from fastapi import APIRouter
-from pydantic import BaseModel, JsonValue
+One path serves both, by the header Accept, so that a client that has lost its stream can page through what it missed
+with the same cursor.
+"""
+
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Final, Literal
+
+from pydantic import BaseModel, Field, JsonValue, WithJsonSchema
+from pydantic.json_schema import JsonSchemaValue
 from starlette.requests import Request
 from starlette.responses import Response
 
 from services.chassis.threads.states import StatesUnavailableError
-from services.ingest.dependencies import authorized, dependencies
-from services.ingest.http import openapi
+from services.ingest.commands.existence import KnownThreads
+from services.ingest.http.answers import json_answer
+from services.ingest.http.auth import Principal
+from services.ingest.http.operation import HEADER, Parameters, operation
 from services.ingest.http.problems import (
     BAD_CURSOR,
     INVALID_REQUEST,
+    OF_READS,
     OVERLOADED,
     THREAD_NOT_FOUND,
     VIEWS_BEHIND,
@@ -18,16 +28,17 @@ from services.ingest.http.problems import (
     Problem,
     ProblemError,
 )
-from services.ingest.routes.parameters import thread_key, wait_at_least
-from services.ingest.settings import IngestSettings
+from services.ingest.reads.at_least import AtLeastWaits
+from services.ingest.routes.parameters import AtLeast, PageSizes, ThreadPart, invalid
 from services.ingest.streams.event_stream import EventStream, StreamOptions
 from services.ingest.streams.frames import fact_json
 from services.ingest.streams.history import EventPage
-from services.ingest.streams.live import BehindError, CursorError, TooManyWatchesError
+from services.ingest.streams.live import BehindError, CursorError, TooManyWatchesError, Watches
 from services.ingest.streams.watch import WatchCutError
 
-EVENT_STREAM = "text/event-stream"
-SEQ_MAX = 2**53 - 1
+EVENT_STREAM: Final = "text/event-stream"
+SEQ_MAX: Final = 2**53 - 1
+"""The largest number that is exact in clients that have only floating-point numbers."""
 
 DESCRIPTION = """
 With `Accept: text/event-stream`, server-sent events: first the thread's records after the cursor, then what comes.
@@ -39,32 +50,46 @@ the cursor to come back with.
 Otherwise a page: `{"events": [...], "next_after": n, "end": bool}`; `end` says that the views hold nothing later yet.
 """
 
+_SEQ: JsonSchemaValue = {"type": "integer", "minimum": 0, "maximum": SEQ_MAX}
+_BEGINNING: Final[dict[str, JsonValue]] = {"default": 0}
 
-def _parameters() -> list[JsonValue]:
-    def parameter(place: str, name: str, schema: dict[str, JsonValue], description: str) -> JsonValue:
-        required = place == "path"
-        return {"in": place, "name": name, "required": required, "schema": schema, "description": description}
 
-    seq: dict[str, JsonValue] = {"type": "integer", "minimum": 0, "maximum": SEQ_MAX, "default": 0}
-    return [
-        parameter("path", "thread", {"type": "string"}, "Id of the thread."),
-        parameter("query", "after", seq, "The cursor: the seq of the last record that is already here."),
-        parameter("header", "Last-Event-ID", seq, "The same, as browsers send it; it goes before `after`."),
-        parameter("query", "until", {"enum": ["turn_end"]}, "Close the stream after the next turn.ended that applied."),
-        parameter(
-            "query",
-            "effects",
-            {"enum": ["all", "applied"], "default": "all"},
-            "Show every record, or leave out those that took no effect.",
+class EventsParameters(Parameters):
+    """Cursors and the limit are read by hand: a wrong cursor has a problem of its own, and `Last-Event-ID`, which
+    browsers send by themselves, takes the place of `after` whatever that is.
+    """
+
+    after: Annotated[
+        str | None,
+        WithJsonSchema(_SEQ),
+        Field(description="The cursor: the seq of the last record that is already here.", json_schema_extra=_BEGINNING),
+    ] = None
+    last_event_id: Annotated[
+        str | None,
+        HEADER,
+        WithJsonSchema(_SEQ),
+        Field(
+            alias="Last-Event-ID",
+            description="The same, as browsers send it; it goes before `after`.",
+            json_schema_extra=_BEGINNING,
         ),
-        parameter(
-            "query",
-            "at_least",
-            {"type": "string", "maxLength": 60},
-            "Wait until the views hold this: `partition:offset` of a command's answer, or a seq of the thread.",
-        ),
-        parameter("query", "limit", {"type": "integer", "minimum": 1}, "Events of a page, up to a limit."),
-    ]
+    ] = None
+    until: Annotated[
+        Literal["turn_end"] | None,
+        WithJsonSchema({"enum": ["turn_end"]}),
+        Field(description="Close the stream after the next turn.ended that applied."),
+    ] = None
+    effects: Annotated[
+        Literal["all", "applied"],
+        WithJsonSchema({"enum": ["all", "applied"]}),
+        Field(description="Show every record, or leave out those that took no effect."),
+    ] = "all"
+    at_least: Annotated[AtLeast, WithJsonSchema({"type": "string", "maxLength": 60})] = None
+    limit: Annotated[
+        str | None,
+        WithJsonSchema({"type": "integer", "minimum": 1}),
+        Field(description="Events of a page, up to a limit."),
+    ] = None
 
 
 class EventsPage(BaseModel):
@@ -75,57 +100,56 @@ class EventsPage(BaseModel):
     """Whether the views held nothing later."""
 
 
-def _responses() -> dict[int | str, dict[str, object]]:
-    problems = (BAD_CURSOR, THREAD_NOT_FOUND, INVALID_REQUEST, VIEWS_BEHIND, *openapi.OF_READS)
-    described = openapi.answers(EventsPage, (200,), problems)
-    described[200]["description"] = "The stream, or a page."
-    described[200]["content"] = {EVENT_STREAM: {"schema": {"type": "string"}}}
-    return described
+@dataclass(frozen=True, slots=True)
+class EventRoutes:
+    tag: ClassVar = "events"
 
+    known: KnownThreads
+    watches: Watches
+    at_least: AtLeastWaits
+    pages: PageSizes
+    options: StreamOptions
 
-router = APIRouter(tags=["events"])
-
-
-@router.get(
-    "/v1/threads/{thread}/events",  # noqa: FAST003 - parsed by hand, see below
-    summary="Follow or page through a thread's events",
-    description=DESCRIPTION,
-    responses=_responses(),
-    # FastAPI's own parsing would cost more than everything else before the first event.
-    openapi_extra={"parameters": _parameters()},
-)
-async def events(request: Request) -> Response:
-    principal = await authorized(request, "threads:read")
-    deps = dependencies(request)
-    key = thread_key(principal.tenant, request.path_params["thread"])
-    query = request.query_params
-    after = _cursor(request.headers.get("last-event-id") or query.get("after"))
-    applied_only = _choice(query.get("effects"), "effects", "all", "applied") == "applied"
-    until_turn_end = _choice(query.get("until"), "until", "turn_end") is not None
-    limit = _limit(query.get("limit"), deps.settings)
-    await wait_at_least(deps, query.get("at_least"), key)
-    await deps.known.require(key)
-    try:
-        if EVENT_STREAM not in request.headers.get("accept", ""):
-            await deps.known.require_viewed(key)
-            return _page(await deps.watches.history.page_of(key, after, limit, applied_only=applied_only))
-        watch = await deps.watches.watch(key, after)
+    @operation(
+        "GET",
+        "/v1/threads/{thread}/events",
+        "threads:read",
+        summary="Follow or page through a thread's events",
+        description=DESCRIPTION,
+        answer=EventsPage,
+        problems=(BAD_CURSOR, THREAD_NOT_FOUND, INVALID_REQUEST, VIEWS_BEHIND, *OF_READS),
+        content={EVENT_STREAM: {"schema": {"type": "string"}}},
+    )
+    async def events(
+        self, _caller: Principal, thread: ThreadPart, parameters: EventsParameters, request: Request
+    ) -> Response:
+        after = _cursor(parameters.last_event_id or parameters.after)
+        limit = _limit(parameters.limit, self.pages)
+        applied_only = parameters.effects == "applied"
+        await self.at_least.wait(parameters.at_least, thread)
+        await self.known.require(thread)
         try:
-            # The first look comes before the headers, so that what it raises has a status.
-            first = await watch.next(0)
-        except BaseException:
-            watch.close()
-            raise
-    except (CursorError, StatesUnavailableError, BehindError, TooManyWatchesError, WatchCutError) as error:
-        raise ProblemError(_problem(error)) from error
-    options = StreamOptions(deps.settings.ingest_stream_heartbeat_seconds, deps.settings.ingest_stream_send_seconds)
-    return EventStream(watch, first, options, applied_only=applied_only, until_turn_end=until_turn_end)
+            if EVENT_STREAM not in request.headers.get("accept", ""):
+                await self.known.require_viewed(thread)
+                page = await self.watches.history.page_of(thread, after, limit, applied_only=applied_only)
+                return json_answer(_page_json(page))
+            watch = await self.watches.watch(thread, after)
+            try:
+                # The first look comes before the headers, so that an error that it raises still has a status.
+                first = await watch.next(0)
+            except BaseException:
+                watch.close()
+                raise
+        except (CursorError, StatesUnavailableError, BehindError, TooManyWatchesError, WatchCutError) as error:
+            raise ProblemError(_problem(error)) from error
+        until_turn_end = parameters.until is not None
+        return EventStream(watch, first, self.options, applied_only=applied_only, until_turn_end=until_turn_end)
 
 
-def _page(page: EventPage) -> Response:
+def _page_json(page: EventPage) -> bytes:
+    """The records are JSON already; parsing them to write an `EventsPage` would cost most of the request's time."""
     tail = f'],"next_after":{page.next_after},"end":{"true" if page.is_end else "false"}}}'
-    body = b'{"events":[' + b",".join([fact_json(record) for record in page.records]) + tail.encode()
-    return Response(body, media_type="application/json")
+    return b'{"events":[' + b",".join([fact_json(record) for record in page.records]) + tail.encode()
 
 
 def _problem(error: Exception) -> Problem:
@@ -148,22 +172,9 @@ def _cursor(text: str | None) -> int:
     return int(text)
 
 
-def _limit(text: str | None, settings: IngestSettings) -> int:
+def _limit(text: str | None, pages: PageSizes) -> int:
     if text is None:
-        return settings.ingest_page_default
-    if not (text.isascii() and text.isdigit() and len(text) <= 9 and 1 <= int(text) <= settings.ingest_page_max):
-        raise _invalid("limit", f"a number from 1 to {settings.ingest_page_max}", text)
+        return pages.default
+    if not (text.isascii() and text.isdigit() and len(text) <= 9 and 1 <= int(text) <= pages.most):
+        raise ProblemError(invalid("query.limit", f"must be a number from 1 to {pages.most}"))
     return int(text)
-
-
-def _choice(text: str | None, name: str, *choices: str) -> str | None:
-    if text is not None and text not in choices:
-        raise _invalid(name, f"{' or '.join(map(repr, choices))}, or left out", text)
-    return text
-
-
-def _invalid(name: str, expected: str, text: str) -> ProblemError:
-    errors: JsonValue = [{"place": f"query.{name}", "detail": f"must be {expected}"}]
-    return ProblemError(
-        Problem(INVALID_REQUEST, f"{name} is {text[:60]!r}; it must be {expected}.", {"errors": errors})
-    )

@@ -1,28 +1,31 @@
 """What a turn did to files: shown as a diff, and put back."""
 
-# ruff: noqa: FAST003 - commands read their parameters by hand, see parameters.py
-
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Final
 
-import orjson
-from fastapi import APIRouter
-from pydantic import JsonValue
 from starlette.requests import Request
 from starlette.responses import Response
 
 from schemas.ids import ThreadKey
 from services.chassis.artifacts.store import ArtifactsUnavailableError
-from services.ingest.dependencies import Dependencies, authorized, dependencies
-from services.ingest.files import turn_diff as file_history
+from services.ingest.commands.commands import Commands
+from services.ingest.commands.existence import KnownThreads
+from services.ingest.commands.tools import Tools
+from services.ingest.files import turn_diff
+from services.ingest.files.named_artifacts import store_unavailable
+from services.ingest.files.recorded_changes import Diffs, FileHistories
 from services.ingest.files.turn_diff import FileDiff, NetChange, RecordedChange, net_changes
-from services.ingest.http import openapi
-from services.ingest.http.answers import CommandAnswer, DiffAnswer
+from services.ingest.http.answers import ChangedFile, CommandAnswer, DiffAnswer, json_answer
+from services.ingest.http.auth import Principal
+from services.ingest.http.operation import operation
 from services.ingest.http.problems import (
     ARTIFACTS_UNAVAILABLE,
     CATALOG_NOT_LOADED,
     FILES_CHANGED_SINCE,
     NOT_FOUND,
     NOTHING_TO_RESTORE,
+    OF_READS,
     QUEUE_FULL,
     THREAD_CLOSING,
     THREAD_NOT_FOUND,
@@ -32,21 +35,10 @@ from services.ingest.http.problems import (
     ProblemError,
 )
 from services.ingest.http.requests import RestoreFiles
-from services.ingest.routes.parameters import (
-    JSON,
-    command_of,
-    number_of,
-    read_body,
-    reader_of,
-    run,
-    store_unavailable,
-    thread_key,
-)
+from services.ingest.routes.parameters import CommandParameters, ThreadPart, TurnPart, command_of, run
 from services.ingest.routes.threads import TO_A_THREAD
 
-router = APIRouter(tags=["file history"])
-
-DIFF = "text/x-diff"
+DIFF: Final = "text/x-diff"
 DIFFING = """
 What the built-in tools that change files (`write_file`, `apply_patch`, `restore_files`) made of each file, from before
 its first change in the turn to after its last. What commands changed was not recorded. With `Accept: text/x-diff` it is
@@ -60,40 +52,47 @@ finds: it then fails with a list, and no file has changed. Needs the scopes `thr
 """
 
 
-@router.get(
-    "/v1/threads/{thread}/turns/{turn}/diff",
-    summary="Show what a turn did to files",
-    description=DIFFING,
-    responses=openapi.answers(
-        DiffAnswer,
-        (200,),
-        (THREAD_NOT_FOUND, NOT_FOUND, VIEWS_BEHIND, ARTIFACTS_UNAVAILABLE, *openapi.OF_READS),
+@dataclass(frozen=True, slots=True)
+class FileHistoryRoutes:
+    tag: ClassVar = "file history"
+
+    commands: Commands
+    known: KnownThreads
+    tools: Tools
+    histories: FileHistories
+    diffs: Diffs
+
+    @operation(
+        "GET",
+        "/v1/threads/{thread}/turns/{turn}/diff",
+        "threads:read",
+        summary="Show what a turn did to files",
+        description=DIFFING,
+        answer=DiffAnswer,
+        problems=(THREAD_NOT_FOUND, NOT_FOUND, VIEWS_BEHIND, ARTIFACTS_UNAVAILABLE, *OF_READS),
         content={DIFF: {"schema": {"type": "string"}}},
-    ),
-)
-async def get_diff(request: Request) -> Response:
-    found, principal = await reader_of(request)
-    key = thread_key(principal.tenant, request.path_params["thread"])
-    turn = number_of(request, "turn")
-    net = net_changes(await _changes(found, key, turn))
-    try:
-        diffs = await found.diffs.of(key.tenant, net)
-    except ArtifactsUnavailableError as error:
-        raise ProblemError(store_unavailable(error)) from error
-    if DIFF in request.headers.get("accept", ""):
-        text = "".join(diff.text for diff in diffs)
-        return Response(text, media_type=DIFF, headers={"x-content-type-options": "nosniff"})
-    return Response(orjson.dumps(_body(key, turn, net, diffs)), media_type=JSON)
+    )
+    async def get_diff(self, _caller: Principal, thread: ThreadPart, turn: TurnPart, request: Request) -> Response:
+        net = net_changes(await self._changes(thread, turn))
+        try:
+            diffs = await self.diffs.of(thread.tenant, net)
+        except ArtifactsUnavailableError as error:
+            raise ProblemError(store_unavailable(error)) from error
+        if DIFF in request.headers.get("accept", ""):
+            text = "".join(diff.text for diff in diffs)
+            return Response(text, media_type=DIFF, headers={"x-content-type-options": "nosniff"})
+        return json_answer(_answer(thread, turn, net, diffs))
 
-
-@router.post(
-    "/v1/threads/{thread}/turns/{turn}/restore",
-    summary="Put the files back that a turn changed",
-    description=RESTORING,
-    responses=openapi.answers(
-        CommandAnswer,
-        (200, 202),
-        (
+    @operation(
+        "POST",
+        "/v1/threads/{thread}/turns/{turn}/restore",
+        "tools:decide",
+        "threads:write",
+        summary="Put the files back that a turn changed",
+        description=RESTORING,
+        answer=CommandAnswer,
+        statuses=(200, 202),
+        problems=(
             *TO_A_THREAD,
             NOT_FOUND,
             THREAD_CLOSING,
@@ -103,45 +102,41 @@ async def get_diff(request: Request) -> Response:
             TOOL_NOT_IN_CATALOG,
             CATALOG_NOT_LOADED,
         ),
-    ),
-    openapi_extra=openapi.command(RestoreFiles, required=False),
-)
-async def restore_files(request: Request) -> Response:
-    turn = number_of(request, "turn")
-    await authorized(request, "tools:decide")
-    command = await command_of(request, f"turns/{turn}/restore")
-    await read_body(request, RestoreFiles, optional=True)
-    found = dependencies(request)
-    net = net_changes(await _changes(found, command.key, turn))
-    latest = await found.file_histories.latest(command.key, [one.path for one in net]) if net else {}
-    refusal = found.tools.problem_of_name(file_history.RESTORE_TOOL)
-    return await run(request, file_history.restore(command, turn, net, latest, refusal))
+        body_required=False,
+    )
+    async def restore_files(
+        self, caller: Principal, thread: ThreadPart, turn: TurnPart, parameters: CommandParameters, _body: RestoreFiles
+    ) -> Response:
+        command = command_of(caller, f"turns/{turn}/restore", thread, parameters)
+        net = net_changes(await self._changes(thread, turn))
+        latest = await self.histories.latest(thread, [one.path for one in net]) if net else {}
+        refusal = self.tools.problem_of_name(turn_diff.RESTORE_TOOL)
+        return await run(self.commands, turn_diff.restore(command, turn, net, latest, refusal), parameters)
+
+    async def _changes(self, key: ThreadKey, turn: int) -> list[RecordedChange]:
+        """Return all changes that were in the log when the request came. Raises ProblemError."""
+        await self.known.require_viewed(key)
+        await self.known.catch_up(key)
+        changes = await self.histories.of_turn(key, turn)
+        if changes is None:
+            raise ProblemError(Problem(NOT_FOUND, f"The thread has no turn {turn}."))
+        return changes
 
 
-async def _changes(found: Dependencies, key: ThreadKey, turn: int) -> list[RecordedChange]:
-    """All that were in the log when the request came. Raises ProblemError."""
-    await found.known.require_viewed(key)
-    await found.known.catch_up(key)
-    changes = await found.file_histories.of_turn(key, turn)
-    if changes is None:
-        raise ProblemError(Problem(NOT_FOUND, f"The thread has no turn {turn}."))
-    return changes
-
-
-def _body(key: ThreadKey, turn: int, net: Sequence[NetChange], diffs: Sequence[FileDiff]) -> dict[str, JsonValue]:
-    files: list[JsonValue] = [
-        {
-            "path": one.path,
-            "status": one.status,
-            "before": one.before,
-            "after": one.after,
-            "mode": one.mode,
-            "calls": list(one.calls),
-            "binary": diff.binary,
-            "cut": diff.cut,
-            "missing": diff.missing,
-            "diff": diff.text,
-        }
+def _answer(key: ThreadKey, turn: int, net: Sequence[NetChange], diffs: Sequence[FileDiff]) -> DiffAnswer:
+    files = [
+        ChangedFile(
+            path=one.path,
+            status=one.status,
+            before=one.before,
+            after=one.after,
+            mode=one.mode,
+            calls=list(one.calls),
+            binary=diff.binary,
+            cut=diff.cut,
+            missing=diff.missing,
+            diff=diff.text,
+        )
         for one, diff in zip(net, diffs, strict=True)
     ]
-    return {"thread": key.thread, "turn": turn, "files": files}
+    return DiffAnswer(thread=key.thread, turn=turn, files=files)

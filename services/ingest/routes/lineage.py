@@ -1,30 +1,23 @@
 """Forking, rewinding and compacting a thread."""
 
-# ruff: noqa: FAST003 - commands read their parameters by hand, see parameters.py
+from dataclasses import dataclass
+from typing import ClassVar
 
-from fastapi import APIRouter
-from starlette.requests import Request
 from starlette.responses import Response
 
 from services.chassis.clock import draw_id
 from services.ingest.commands.accepting import lineage as accept_lineage
-from services.ingest.commands.forks import ForkAt
-from services.ingest.dependencies import authorized, dependencies
-from services.ingest.http import openapi
+from services.ingest.commands.accepting.accept import AcceptLimits
+from services.ingest.commands.commands import Commands
+from services.ingest.commands.forks import ForkAt, Forks
+from services.ingest.files.named_artifacts import NamedArtifacts
 from services.ingest.http.answers import CommandAnswer, ForkAnswer
+from services.ingest.http.auth import Principal
+from services.ingest.http.operation import operation
 from services.ingest.http.problems import FORK_POINT, NOT_FORKABLE, STATE_OUT_OF_REACH
 from services.ingest.http.requests import CompactThread, ForkThread, RewindThread
-from services.ingest.routes.parameters import (
-    command_of,
-    idempotency_key,
-    read_body,
-    run,
-    sizes_of_named,
-    thread_key,
-)
+from services.ingest.routes.parameters import CommandParameters, ThreadPart, command_of, run
 from services.ingest.routes.threads import NAMING_ARTIFACTS, TO_A_THREAD
-
-router = APIRouter(tags=["threads"])
 
 FORKING = """
 A thread that begins with what this one had come to at a record or the end of a turn, by reference: nothing is copied,
@@ -43,49 +36,66 @@ thread goes on as it was, with `context.compaction_failed` among its events. Whe
 """
 
 
-@router.post(
-    "/v1/threads/{thread}/fork",
-    summary="Fork a thread",
-    description=FORKING,
-    responses=openapi.answers(
-        ForkAnswer, (200, 202), (*TO_A_THREAD, *NAMING_ARTIFACTS, NOT_FORKABLE, FORK_POINT, STATE_OUT_OF_REACH)
-    ),
-    openapi_extra=openapi.command(ForkThread, required=False),
-)
-async def fork_thread(request: Request) -> Response:
-    principal = await authorized(request, "threads:write")
-    sent = idempotency_key(request)
-    parent = thread_key(principal.tenant, request.path_params["thread"])
-    command = accept_lineage.fork_command(principal, parent, sent or draw_id(), keyed=sent is not None)
-    wanted = await read_body(request, ForkThread, optional=True)
-    at = ForkAt() if wanted.at is None else ForkAt(wanted.at.seq, wanted.at.turn)
-    found = dependencies(request)
-    point = await found.forks.point(parent, command, at)
-    sizes = await sizes_of_named(request, principal.tenant, wanted.input, wanted.config)
-    return await run(request, accept_lineage.fork_thread(command, wanted, point, found.limits, sizes))
+@dataclass(frozen=True, slots=True)
+class LineageRoutes:
+    tag: ClassVar = "threads"
 
+    commands: Commands
+    limits: AcceptLimits
+    artifacts: NamedArtifacts
+    forks: Forks
 
-@router.post(
-    "/v1/threads/{thread}/rewind",
-    summary="Go back to an earlier turn",
-    description=REWINDING,
-    responses=openapi.answers(CommandAnswer, (200, 202), TO_A_THREAD),
-    openapi_extra=openapi.command(RewindThread),
-)
-async def rewind_thread(request: Request) -> Response:
-    command = await command_of(request, "rewind")
-    wanted = await read_body(request, RewindThread)
-    return await run(request, accept_lineage.rewind_thread(command, wanted))
+    @operation(
+        "POST",
+        "/v1/threads/{thread}/fork",
+        "threads:write",
+        summary="Fork a thread",
+        description=FORKING,
+        answer=ForkAnswer,
+        statuses=(200, 202),
+        problems=(*TO_A_THREAD, *NAMING_ARTIFACTS, NOT_FORKABLE, FORK_POINT, STATE_OUT_OF_REACH),
+        body_required=False,
+    )
+    async def fork_thread(
+        self, caller: Principal, parent: ThreadPart, parameters: CommandParameters, body: ForkThread
+    ) -> Response:
+        sent = parameters.key
+        command = accept_lineage.fork_command(caller, parent, sent or draw_id(), keyed=sent is not None)
+        at = ForkAt() if body.at is None else ForkAt(body.at.seq, body.at.turn)
+        point = await self.forks.point(parent, command, at)
+        sizes = await self.artifacts.sizes(caller.tenant, body.input, body.config)
+        accepted = accept_lineage.fork_thread(command, body, point, self.limits, sizes)
+        return await run(self.commands, accepted, parameters)
 
+    @operation(
+        "POST",
+        "/v1/threads/{thread}/rewind",
+        "threads:write",
+        summary="Go back to an earlier turn",
+        description=REWINDING,
+        answer=CommandAnswer,
+        statuses=(200, 202),
+        problems=TO_A_THREAD,
+    )
+    async def rewind_thread(
+        self, caller: Principal, thread: ThreadPart, parameters: CommandParameters, body: RewindThread
+    ) -> Response:
+        command = command_of(caller, "rewind", thread, parameters)
+        return await run(self.commands, accept_lineage.rewind_thread(command, body), parameters)
 
-@router.post(
-    "/v1/threads/{thread}/compact",
-    summary="Ask for a summary in place of the conversation so far",
-    description=COMPACTING,
-    responses=openapi.answers(CommandAnswer, (200, 202), TO_A_THREAD),
-    openapi_extra=openapi.command(CompactThread, required=False),
-)
-async def compact_thread(request: Request) -> Response:
-    command = await command_of(request, "compact")
-    await read_body(request, CompactThread, optional=True)
-    return await run(request, accept_lineage.compact_thread(command))
+    @operation(
+        "POST",
+        "/v1/threads/{thread}/compact",
+        "threads:write",
+        summary="Ask for a summary in place of the conversation so far",
+        description=COMPACTING,
+        answer=CommandAnswer,
+        statuses=(200, 202),
+        problems=TO_A_THREAD,
+        body_required=False,
+    )
+    async def compact_thread(
+        self, caller: Principal, thread: ThreadPart, parameters: CommandParameters, _body: CompactThread
+    ) -> Response:
+        command = command_of(caller, "compact", thread, parameters)
+        return await run(self.commands, accept_lineage.compact_thread(command), parameters)

@@ -1,203 +1,173 @@
-"""Parameters that several routes have, and what routes do with them.
+"""What operations declare in their signatures: the parts of paths, and the parameters that several operations share.
 
-Commands are read by hand: FastAPI's own way to parameters costs a fifth of a command's time. It routes and describes
-them (`openapi.command`), and parses the parameters of reads.
+A part that cannot name anything is answered with 404, like one that names nothing: a client cannot tell the two apart,
+and neither can somebody who tries the ids of other tenants.
 """
 
-import asyncio
 import re
-from collections.abc import Mapping
-from typing import Annotated, Literal, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Annotated, Final, Literal, NamedTuple, TypeVar
+from uuid import UUID
 
-import structlog
-from fastapi import Path, Query
-from pydantic import JsonValue
-from starlette.requests import Request
+from pydantic import AfterValidator, Field, JsonValue, WithJsonSchema
+from pydantic.json_schema import JsonSchemaValue
 from starlette.responses import Response
 
-from schemas.config import Config, Frozen
 from schemas.envelope import parse_time
-from schemas.ids import TenantId, ThreadId, ThreadKey, is_name, parse_call_id
-from services.chassis.artifacts.store import ArtifactInfo, ArtifactsUnavailableError
+from schemas.ids import TenantId, ThreadId, ThreadKey, is_name, parse_call_id, parse_event_id
 from services.chassis.clock import draw_id
 from services.ingest.commands.accepting.accept import Accepted, Command
-from services.ingest.dependencies import Dependencies, authorized, dependencies
-from services.ingest.http import body
-from services.ingest.http.auth import Principal, Scope
-from services.ingest.http.problems import (
-    ARTIFACT_MISSING,
-    ARTIFACTS_UNAVAILABLE,
-    BAD_CURSOR,
-    INVALID_REQUEST,
-    NOT_FOUND,
-    VIEWS_BEHIND,
-    Problem,
-    ProblemError,
-    no_such_thread,
-)
-from services.ingest.http.requests import Content
-from services.ingest.reads.reads import parse_at_least
+from services.ingest.commands.commands import Commands
+from services.ingest.http.auth import Principal
+from services.ingest.http.body import checked_key
+from services.ingest.http.operation import HEADER, Parameters, PathPart
+from services.ingest.http.problems import INVALID_REQUEST, NOT_FOUND, Problem, ProblemError, no_such_thread
 
-ThreadPath = Annotated[str, Path(description="Id of the thread.")]
-ThreadQuery = Annotated[str | None, Query(description="Only this thread's.", max_length=200)]
-Cursor = Annotated[str | None, Query(description="`next_cursor` of the page before.", max_length=2_000)]
-Limit = Annotated[int | None, Query(description="Entries of a page.", ge=1, le=1_000)]
-AtLeastQuery = Annotated[
-    str | None,
-    Query(
-        description="Wait until the views hold this: `partition:offset` of a command's answer, or a seq of the thread.",
-        max_length=60,
-    ),
-]
-
-logger = structlog.get_logger()
-
-JSON = "application/json"
 HASH = re.compile(r"[0-9a-f]{64}", re.ASCII)
-TOUCHED_AT_ONCE = 8
-"""Artifacts that one request names."""
+DIGITS_MAX: Final = 15
+"""Digits of a number in a path: every such number is exact in a client that has only floating-point numbers."""
+
 TimeUnit = Literal["hours", "days"]
 UNIT_MS: Mapping[TimeUnit, int] = {"hours": 3_600_000, "days": 86_400_000}
-Model = TypeVar("Model", bound=Frozen)
+Value = TypeVar("Value")
 
 
-# Commands
-
-
-async def command_of(request: Request, route: str, scope: Scope = "threads:write") -> Command:
-    """Raises ProblemError."""
-    principal = await authorized(request, scope)
-    sent = idempotency_key(request)
-    key = thread_key(principal.tenant, request.path_params["thread"])
-    return Command(principal, route, key, sent or draw_id(), sent is not None)
-
-
-def idempotency_key(request: Request) -> str | None:
-    return body.checked_key(request.headers.get("idempotency-key"))
-
-
-async def read_body(request: Request, model: type[Model], *, optional: bool = False) -> Model:
-    settings = dependencies(request).settings
-    return await body.read_body(
-        request,
-        model,
-        bytes_max=settings.ingest_body_bytes_max,
-        timeout_seconds=settings.ingest_body_timeout_seconds,
-        optional=optional,
-    )
-
-
-async def sizes_of_named(
-    request: Request,
-    tenant: TenantId,
-    content: Content | None = None,
-    config: Config | Mapping[str, JsonValue] | None = None,
-) -> dict[str, int]:
-    """Of the artifacts that an input names and that are there; the skills of a configuration have to be. They are
-    touched, so that none is collected before the event that names it is in the log. Raises ProblemError.
-    """
-    skills = skills_of(config)
-    named = skills | content.named() if content is not None else skills
-    if not named:
-        return {}
-    store = dependencies(request).artifacts
-    places = asyncio.Semaphore(TOUCHED_AT_ONCE)
-
-    async def touched(sha256: str) -> ArtifactInfo | ArtifactsUnavailableError | None:
-        async with places:
-            try:
-                return await store.touch(tenant, sha256)
-            except ArtifactsUnavailableError as error:
-                return error
-
-    async with asyncio.TaskGroup() as group:
-        tasks = {sha256: group.create_task(touched(sha256)) for sha256 in sorted(named)}
-    sizes = {}
-    for sha256, task in tasks.items():
-        found = task.result()
-        if isinstance(found, ArtifactsUnavailableError):
-            raise ProblemError(store_unavailable(found)) from found
-        if found is not None:
-            sizes[sha256] = found.size
-    missing = sorted(skills - sizes.keys())
-    if missing:
-        detail = f"There is no artifact {', '.join(missing)}, which a skill names."
-        raise ProblemError(Problem(ARTIFACT_MISSING, detail, {"missing": list(missing)}))
-    return sizes
-
-
-def skills_of(config: Config | Mapping[str, JsonValue] | None) -> frozenset[str]:
-    """The artifacts that its skills name. What of a patch is misshapen is refused elsewhere."""
-    if isinstance(config, Config):
-        return frozenset([skill.sha256 for skill in config.skills])
-    skills = config.get("skills") if config is not None else None
-    named = [skill.get("sha256") for skill in skills if isinstance(skill, dict)] if isinstance(skills, list) else []
-    return frozenset([sha256 for sha256 in named if isinstance(sha256, str) and HASH.fullmatch(sha256) is not None])
-
-
-def store_unavailable(error: ArtifactsUnavailableError) -> Problem:
-    """Where the store lies and what it said is for operators: it is logged."""
-    logger.warning("artifacts_unavailable", error=str(error))
-    return Problem(ARTIFACTS_UNAVAILABLE, "The artifact store cannot be asked now.")
-
-
-async def run(request: Request, accepted: Accepted | Problem) -> Response:
-    if isinstance(accepted, Problem):
-        raise ProblemError(accepted)
-    return await dependencies(request).commands.run(accepted, wait=_waits(request))
-
-
-def call_of(request: Request) -> str:
-    call: str = request.path_params["call"]
-    if parse_call_id(call) is None:
-        raise ProblemError(Problem(NOT_FOUND, "A tool call is named turn.step.index, such as 3.1.0."))
-    return call
-
-
-def number_of(request: Request, name: str) -> int:
-    text: str = request.path_params[name]
-    if not (text.isascii() and text.isdecimal() and len(text) <= 15 and int(text) > 0):
-        raise ProblemError(Problem(NOT_FOUND, f"A {name} is a number from 1."))
-    return int(text)
-
-
-def _waits(request: Request) -> bool:
-    if not request.scope["query_string"]:
-        return False
-    wait = request.query_params.get("wait")
-    if wait not in {None, "applied"}:
-        errors: JsonValue = [{"place": "query.wait", "detail": "must be applied, or left out"}]
-        raise ProblemError(Problem(INVALID_REQUEST, "wait must be `applied`, or left out.", {"errors": errors}))
-    return wait is not None
-
-
-# Reads
+# Parts of paths
 
 
 def thread_key(tenant: TenantId, thread: str) -> ThreadKey:
-    """Raises ProblemError: what cannot name a thread is one that does not exist."""
+    """Raises ProblemError (thread-not-found) if the text cannot name a thread."""
     if not is_name(thread):
         raise ProblemError(no_such_thread())
     return ThreadKey(tenant, ThreadId(thread))
 
 
-async def reader_of(request: Request) -> tuple[Dependencies, Principal]:
-    return dependencies(request), await authorized(request, "threads:read")
+def no_such_import() -> Problem:
+    return Problem(NOT_FOUND, "There is no such import.")
 
 
-async def wait_at_least(found: Dependencies, at_least: str | None, key: ThreadKey | None) -> None:
-    """Raises ProblemError (views-behind) where the views do not come so far in time, and where the thread, whose seq it
-    is, does not exist.
-    """
-    if at_least is None:
-        return
-    wanted = parse_at_least(at_least)
-    if wanted.partition is not None and wanted.partition >= found.known.partitions:
-        raise ProblemError(Problem(BAD_CURSOR, f"The log has no partition {wanted.partition}."))
-    if wanted.partition is None and key is not None:
-        await found.known.require(key)
-    if not await found.views.reached(wanted.partition, wanted.value, key, found.settings.ingest_at_least_wait_seconds):
-        raise ProblemError(Problem(VIEWS_BEHIND, f"The views have not come to {at_least} in time."))
+def _call(_tenant: TenantId, text: str) -> str:
+    if parse_call_id(text) is None:
+        raise ProblemError(Problem(NOT_FOUND, "A tool call is named turn.step.index, such as 3.1.0."))
+    return text
+
+
+def _import(_tenant: TenantId, text: str) -> UUID:
+    parsed = parse_event_id(text)
+    if parsed is None:
+        raise ProblemError(no_such_import())
+    return UUID(parsed)
+
+
+def _sha256(_tenant: TenantId, text: str) -> str:
+    if HASH.fullmatch(text) is None:
+        raise ProblemError(invalid("path.sha256", "must be 64 lower-case hexadecimal digits"))
+    return text
+
+
+def _text(_tenant: TenantId, text: str) -> str:
+    return text
+
+
+def _number(name: str) -> Callable[[TenantId, str], int]:
+    def read(_tenant: TenantId, text: str) -> int:
+        if not (text.isascii() and text.isdecimal() and len(text) <= DIGITS_MAX and int(text) > 0):
+            raise ProblemError(Problem(NOT_FOUND, f"A {name} is a number from 1."))
+        return int(text)
+
+    return read
+
+
+ThreadPart = Annotated[ThreadKey, PathPart(thread_key, "Id of the thread.")]
+InputPart = Annotated[str, PathPart(_text, "Id of the input.")]
+TurnPart = Annotated[int, PathPart(_number("turn"), "Number of the turn, from 1.")]
+VersionPart = Annotated[int, PathPart(_number("version"), "Number of the plan's version, from 1.")]
+CallPart = Annotated[str, PathPart(_call, "Id of the tool call: turn.step.index, such as `3.1.0`.")]
+EventPart = Annotated[str, PathPart(_text, "Id of the command's event.")]
+ImportPart = Annotated[UUID, PathPart(_import, "Id of the import.")]
+ArtifactPart = Annotated[str, PathPart(_sha256, "sha256 of the artifact: 64 lower-case hexadecimal digits.")]
+
+
+# Commands
+
+
+KEY_SCHEMA: Final[JsonSchemaValue] = {"type": "string", "minLength": 1, "maxLength": 200, "pattern": "^[!-~]+$"}
+
+Key = Annotated[
+    str | None,
+    HEADER,
+    AfterValidator(checked_key),
+    WithJsonSchema(KEY_SCHEMA),
+    Field(alias="Idempotency-Key", description="The same key and body count once and get the same answer."),
+]
+
+
+class KeyParameter(Parameters):
+    key: Key = None
+
+
+class CommandParameters(Parameters):
+    wait: Annotated[
+        Literal["applied"] | None,
+        WithJsonSchema({"enum": ["applied"]}),
+        Field(description="Answer once the effect of the command is known; answer 409 if it had none."),
+    ] = None
+    key: Key = None
+
+
+def command_of(caller: Principal, route: str, key: ThreadKey, parameters: CommandParameters) -> Command:
+    """Return the command of a request to a thread. Without a key of the client it gets one that nobody else has."""
+    sent = parameters.key
+    return Command(caller, route, key, sent or draw_id(), sent is not None)
+
+
+async def run(commands: Commands, accepted: Accepted | Problem, parameters: CommandParameters) -> Response:
+    """Record an accepted command and answer it. Raises ProblemError."""
+    if isinstance(accepted, Problem):
+        raise ProblemError(accepted)
+    return await commands.run(accepted, wait=parameters.wait is not None)
+
+
+# Reads
+
+
+Cursor = Annotated[str | None, Field(description="`next_cursor` of the page before.", max_length=2_000)]
+Limit = Annotated[int | None, Field(description="Entries of a page.", ge=1, le=1_000)]
+AtLeast = Annotated[
+    str | None,
+    Field(
+        description="Wait until the views hold this: `partition:offset` of a command's answer, or a seq of the thread.",
+        max_length=60,
+    ),
+]
+ThreadName = Annotated[str | None, Field(description="Only this thread's.", max_length=200)]
+
+
+class AtLeastParameter(Parameters):
+    at_least: AtLeast = None
+
+
+class PageParameters(Parameters):
+    cursor: Cursor = None
+    limit: Limit = None
+    at_least: AtLeast = None
+
+
+class ThreadPageParameters(Parameters):
+    thread: ThreadName = None
+    cursor: Cursor = None
+    limit: Limit = None
+    at_least: AtLeast = None
+
+
+class PageSizes(NamedTuple):
+    """Entries of a page: if the client asks for no number, and at most."""
+
+    default: int
+    most: int
+
+    def limit(self, wanted: int | None) -> int:
+        return min(wanted or self.default, self.most)
 
 
 def moment_of(name: str, text: str | None) -> int | None:
@@ -208,18 +178,18 @@ def moment_of(name: str, text: str | None) -> int | None:
         return parse_time(text)
     except (ValueError, OverflowError):
         wanted = "an RFC 3339 time with a zone, such as 2026-01-31T12:00:00Z"
-        errors: JsonValue = [{"place": f"query.{name}", "detail": f"must be {wanted}"}]
-        raise ProblemError(Problem(INVALID_REQUEST, f"{name} is {wanted}.", {"errors": errors})) from None
+        raise ProblemError(invalid(f"query.{name}", f"must be {wanted}")) from None
 
 
 def require_range(from_ms: int, to_ms: int, most: int, unit: TimeUnit) -> None:
-    """Raises ProblemError."""
+    """Raises ProblemError (invalid-request) if the range is empty, begins before 1970, or is longer than `most`."""
     if 0 <= from_ms < to_ms <= from_ms + most * UNIT_MS[unit]:
         return
-    wanted = f"before `to`, after 1970, and by {most} {unit} at most"
-    errors: JsonValue = [{"place": "query.from", "detail": f"must be {wanted}"}]
-    raise ProblemError(Problem(INVALID_REQUEST, f"`from` has to be {wanted}.", {"errors": errors}))
+    wanted = f"must be before `to`, after 1970, and by {most} {unit} at most"
+    raise ProblemError(invalid("query.from", wanted))
 
 
-def page_limit(found: Dependencies, limit: int | None) -> int:
-    return min(limit or found.settings.ingest_page_default, found.settings.ingest_page_max)
+def invalid(place: str, detail: str) -> Problem:
+    """Return the problem of one parameter that has the wrong form."""
+    errors: JsonValue = [{"place": place, "detail": detail}]
+    return Problem(INVALID_REQUEST, f"{place} {detail}.", {"errors": errors})

@@ -1,20 +1,22 @@
 """Threads: create, describe, configure, archive, close, read, list."""
 
-# ruff: noqa: FAST003 - commands read their parameters by hand, see parameters.py
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
 
-from typing import Annotated
-
-from fastapi import APIRouter, Query
-from pydantic import JsonValue
-from starlette.requests import Request
+from pydantic import Field
 from starlette.responses import Response
 
 from schemas.canonical import unstorable
 from services.chassis.clock import draw_id
 from services.ingest.commands.accepting import accept
-from services.ingest.dependencies import authorized, dependencies
-from services.ingest.http import openapi
-from services.ingest.http.answers import CommandAnswer, Status, ThreadAnswer, ThreadPage
+from services.ingest.commands.accepting.accept import AcceptLimits
+from services.ingest.commands.commands import Commands
+from services.ingest.commands.ephemeral import ViewsAndFold
+from services.ingest.commands.existence import KnownThreads
+from services.ingest.files.named_artifacts import NamedArtifacts
+from services.ingest.http.answers import CommandAnswer, Status, ThreadAnswer, ThreadPage, json_answer
+from services.ingest.http.auth import Principal
+from services.ingest.http.operation import Parameters, operation
 from services.ingest.http.problems import (
     ARTIFACT_MISSING,
     ARTIFACTS_UNAVAILABLE,
@@ -23,146 +25,160 @@ from services.ingest.http.problems import (
     INVALID_REQUEST,
     LOG_UNAVAILABLE,
     NOT_APPLIED,
+    OF_BODIES,
+    OF_READS,
     THREAD_NOT_FOUND,
     TOO_MANY_APPENDS,
     VIEWS_BEHIND,
-    Problem,
     ProblemError,
     no_such_thread,
 )
 from services.ingest.http.requests import CloseThread, CreateThread, PatchThread
-from services.ingest.reads.reads import ThreadFilter
+from services.ingest.reads.at_least import AtLeastWaits
+from services.ingest.reads.reads import Reads, ThreadFilter
 from services.ingest.routes.parameters import (
-    JSON,
-    AtLeastQuery,
+    AtLeast,
+    AtLeastParameter,
+    CommandParameters,
     Cursor,
     Limit,
-    ThreadPath,
+    PageSizes,
+    ThreadPart,
     command_of,
-    idempotency_key,
+    invalid,
     moment_of,
-    page_limit,
-    read_body,
-    reader_of,
     run,
-    sizes_of_named,
-    thread_key,
-    wait_at_least,
 )
 
-router = APIRouter(tags=["threads"])
-
-OF_COMMANDS = (
-    *openapi.OF_BODIES,
-    NOT_APPLIED,
-    IDEMPOTENCY_CONFLICT,
-    TOO_MANY_APPENDS,
-    LOG_UNAVAILABLE,
-    *openapi.OF_READS,
-)
+OF_COMMANDS = (*OF_BODIES, NOT_APPLIED, IDEMPOTENCY_CONFLICT, TOO_MANY_APPENDS, LOG_UNAVAILABLE, *OF_READS)
 NAMING_ARTIFACTS = (ARTIFACT_MISSING, ARTIFACTS_UNAVAILABLE)
 TO_A_THREAD = (THREAD_NOT_FOUND, VIEWS_BEHIND, *OF_COMMANDS)
 
-Labels = Annotated[list[str] | None, Query(description="`name:value`; threads that have all of them.", max_length=16)]
+
+class ThreadsParameters(Parameters):
+    cursor: Cursor = None
+    limit: Limit = None
+    archived: bool | None = None
+    status: Status | None = None
+    updated_after: Annotated[str | None, Field(description="RFC 3339, with a zone.", max_length=60)] = None
+    label: Annotated[
+        list[str] | None, Field(description="`name:value`; threads that have all of them.", max_length=16)
+    ] = None
+    at_least: AtLeast = None
 
 
-@router.post(
-    "/v1/threads",
-    summary="Create a thread, with its first input if there is one",
-    responses=openapi.answers(CommandAnswer, (200, 202), (*OF_COMMANDS, *NAMING_ARTIFACTS)),
-    openapi_extra=openapi.command(CreateThread),
-)
-async def create_thread(request: Request) -> Response:
-    principal = await authorized(request, "threads:write")
-    sent = idempotency_key(request)
-    command = accept.create_command(principal, sent or draw_id(), keyed=sent is not None)
-    wanted = await read_body(request, CreateThread)
-    sizes = await sizes_of_named(request, principal.tenant, wanted.input, wanted.config)
-    return await run(request, accept.create_thread(command, wanted, dependencies(request).limits, sizes))
+@dataclass(frozen=True, slots=True)
+class ThreadRoutes:
+    tag: ClassVar = "threads"
 
+    commands: Commands
+    limits: AcceptLimits
+    artifacts: NamedArtifacts
+    known: KnownThreads
+    views: ViewsAndFold
+    reads: Reads
+    at_least: AtLeastWaits
+    pages: PageSizes
 
-@router.patch(
-    "/v1/threads/{thread}",
-    summary="Describe, configure or archive a thread",
-    description="The configuration takes a merge patch (RFC 7396); it is in force from the next turn.",
-    responses=openapi.answers(CommandAnswer, (200, 202), (*TO_A_THREAD, *NAMING_ARTIFACTS)),
-    openapi_extra=openapi.command(PatchThread),
-)
-async def patch_thread(request: Request) -> Response:
-    command = await command_of(request, "patch")
-    wanted = await read_body(request, PatchThread)
-    await sizes_of_named(request, command.key.tenant, config=wanted.config)
-    return await run(request, accept.patch_thread(command, wanted, dependencies(request).limits))
+    @operation(
+        "POST",
+        "/v1/threads",
+        "threads:write",
+        summary="Create a thread, with its first input if there is one",
+        answer=CommandAnswer,
+        statuses=(200, 202),
+        problems=(*OF_COMMANDS, *NAMING_ARTIFACTS),
+    )
+    async def create_thread(self, caller: Principal, parameters: CommandParameters, body: CreateThread) -> Response:
+        sent = parameters.key
+        command = accept.create_command(caller, sent or draw_id(), keyed=sent is not None)
+        sizes = await self.artifacts.sizes(caller.tenant, body.input, body.config)
+        return await run(self.commands, accept.create_thread(command, body, self.limits, sizes), parameters)
 
+    @operation(
+        "PATCH",
+        "/v1/threads/{thread}",
+        "threads:write",
+        summary="Describe, configure or archive a thread",
+        description="The configuration takes a merge patch (RFC 7396); it is in force from the next turn.",
+        answer=CommandAnswer,
+        statuses=(200, 202),
+        problems=(*TO_A_THREAD, *NAMING_ARTIFACTS),
+    )
+    async def patch_thread(
+        self, caller: Principal, thread: ThreadPart, parameters: CommandParameters, body: PatchThread
+    ) -> Response:
+        command = command_of(caller, "patch", thread, parameters)
+        await self.artifacts.sizes(caller.tenant, config=body.config)
+        return await run(self.commands, accept.patch_thread(command, body, self.limits), parameters)
 
-@router.post(
-    "/v1/threads/{thread}/close",
-    summary="Close a thread for good",
-    description="No new input or turn; the open turn is cancelled, the queue discarded.",
-    responses=openapi.answers(CommandAnswer, (200, 202), TO_A_THREAD),
-    openapi_extra=openapi.command(CloseThread, required=False),
-)
-async def close_thread(request: Request) -> Response:
-    command = await command_of(request, "close")
-    wanted = await read_body(request, CloseThread, optional=True)
-    return await run(request, accept.close_thread(command, wanted))
+    @operation(
+        "POST",
+        "/v1/threads/{thread}/close",
+        "threads:write",
+        summary="Close a thread for good",
+        description="No new input or turn; the open turn is cancelled, the queue discarded.",
+        answer=CommandAnswer,
+        statuses=(200, 202),
+        problems=TO_A_THREAD,
+        body_required=False,
+    )
+    async def close_thread(
+        self, caller: Principal, thread: ThreadPart, parameters: CommandParameters, body: CloseThread
+    ) -> Response:
+        command = command_of(caller, "close", thread, parameters)
+        return await run(self.commands, accept.close_thread(command, body), parameters)
 
+    @operation(
+        "GET",
+        "/v1/threads/{thread}",
+        "threads:read",
+        summary="Read a thread",
+        answer=ThreadAnswer,
+        problems=(THREAD_NOT_FOUND, BAD_CURSOR, VIEWS_BEHIND, *OF_READS),
+    )
+    async def get_thread(self, _caller: Principal, thread: ThreadPart, parameters: AtLeastParameter) -> Response:
+        await self.at_least.wait(parameters.at_least, thread)
+        if thread.ephemeral:
+            return json_answer(await self.views.thread(thread))
+        row = await self.reads.thread(thread)
+        if row is None:
+            # The views may lag behind the log: wait for what is in the log by now, then ask once more.
+            await self.known.look_up(thread)
+            row = await self.reads.thread(thread)
+        if row is None:
+            raise ProblemError(no_such_thread())
+        return json_answer(row)
 
-@router.get(
-    "/v1/threads/{thread}",
-    summary="Read a thread",
-    responses=openapi.answers(ThreadAnswer, (200,), (THREAD_NOT_FOUND, BAD_CURSOR, VIEWS_BEHIND, *openapi.OF_READS)),
-)
-async def get_thread(request: Request, thread: ThreadPath, at_least: AtLeastQuery = None) -> Response:
-    found, principal = await reader_of(request)
-    key = thread_key(principal.tenant, thread)
-    await wait_at_least(found, at_least, key)
-    if key.ephemeral:
-        return Response(await found.views.thread(key), media_type=JSON)
-    row = await found.reads.thread(key)
-    if row is None:
-        # Not there yet, or never there: the view is waited for, then asked again.
-        await found.known.look_up(key)
-        row = await found.reads.thread(key)
-    if row is None:
-        raise ProblemError(no_such_thread())
-    return Response(row, media_type=JSON)
-
-
-@router.get(
-    "/v1/threads",
-    summary="List threads, the newest first",
-    responses=openapi.answers(ThreadPage, (200,), (BAD_CURSOR, INVALID_REQUEST, VIEWS_BEHIND, *openapi.OF_READS)),
-)
-async def list_threads(
-    request: Request,
-    cursor: Cursor = None,
-    limit: Limit = None,
-    archived: Annotated[bool | None, Query()] = None,
-    status: Annotated[Status | None, Query()] = None,
-    updated_after: Annotated[str | None, Query(description="RFC 3339, with a zone.", max_length=60)] = None,
-    label: Labels = None,
-    at_least: AtLeastQuery = None,
-) -> Response:
-    found, principal = await reader_of(request)
-    chosen = ThreadFilter(archived, status, moment_of("updated_after", updated_after), _labels(label))
-    await wait_at_least(found, at_least, None)
-    page = await found.reads.threads(principal.tenant, chosen, cursor, page_limit(found, limit))
-    return Response(page.to_json(), media_type=JSON)
+    @operation(
+        "GET",
+        "/v1/threads",
+        "threads:read",
+        summary="List threads, the newest first",
+        answer=ThreadPage,
+        problems=(BAD_CURSOR, INVALID_REQUEST, VIEWS_BEHIND, *OF_READS),
+    )
+    async def list_threads(self, caller: Principal, parameters: ThreadsParameters) -> Response:
+        chosen = ThreadFilter(
+            parameters.archived,
+            parameters.status,
+            moment_of("updated_after", parameters.updated_after),
+            _labels(parameters.label),
+        )
+        await self.at_least.wait(parameters.at_least, None)
+        limit = self.pages.limit(parameters.limit)
+        page = await self.reads.threads(caller.tenant, chosen, parameters.cursor, limit)
+        return json_answer(page.to_json())
 
 
 def _labels(texts: list[str] | None) -> dict[str, str] | None:
+    """Raises ProblemError (invalid-request)."""
     if texts is None:
         return None
     labels = {}
     for text in texts:
         name, colon, value = text.partition(":")
         if not name or not colon or unstorable(text) is not None:
-            raise _invalid("label", "name:value")
+            raise ProblemError(invalid("query.label", "must be name:value"))
         labels[name] = value
     return labels
-
-
-def _invalid(name: str, expected: str) -> ProblemError:
-    errors: JsonValue = [{"place": f"query.{name}", "detail": f"must be {expected}"}]
-    return ProblemError(Problem(INVALID_REQUEST, f"The parameter {name} must be {expected}.", {"errors": errors}))

@@ -20,7 +20,6 @@ from services.chassis.clock import SystemClock
 from services.chassis.log.port import Outgoing
 from services.chassis.postgres.connections import open_pool
 from services.ingest.__main__ import wire
-from services.ingest.app import create_app
 from services.ingest.database import statements
 from services.ingest.metrics import IngestMetrics
 from services.ingest.settings import IngestSettings
@@ -77,10 +76,10 @@ class Place:
             command_timeout_seconds=5,
             connect_timeout_seconds=5,
         )
-        found = wire(settings, log, pool, SystemClock(), IngestMetrics.build(CollectorRegistry()), PARTITIONS)
-        await found.watches.open()
-        tasks = [asyncio.create_task(found.watches.run()), asyncio.create_task(found.tools.follow())]
-        transport = httpx2.ASGITransport(create_app(found))
+        wired = wire(settings, log, pool, SystemClock(), IngestMetrics.build(CollectorRegistry()), PARTITIONS)
+        await wired.watches.open()
+        tasks = [asyncio.create_task(wired.watches.run()), asyncio.create_task(wired.tools.follow())]
+        transport = httpx2.ASGITransport(wired.app)
         client = httpx2.AsyncClient(transport=transport, base_url="http://localhost", timeout=30)
 
         async def stop() -> None:
@@ -88,7 +87,7 @@ class Place:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            await found.watches.close()
+            await wired.watches.close()
             pool.terminate()
             await log.close()
 

@@ -7,6 +7,7 @@ from typing import Any, cast
 import httpx2
 from prometheus_client import CollectorRegistry
 from pydantic import JsonValue
+from starlette.types import ASGIApp
 
 from schemas.codec import Record, decode, encode
 from schemas.envelope import format_time
@@ -31,28 +32,45 @@ from schemas.tools import Catalog, CatalogSource, ToolSpec
 from schemas.topics import THREAD_EVENTS
 from services.chassis.catalog.reader import CatalogReader
 from services.chassis.log.port import Outgoing
-from services.ingest.__main__ import accept_limits, diffs_of
+from services.ingest.__main__ import accept_limits, diffs_of, request_rules, stream_options
 from services.ingest.app import create_app
 from services.ingest.commands.accepting.accept import CallFacts, Stored
 from services.ingest.commands.accepting.plans import PlanFacts
 from services.ingest.commands.commands import CommandLimits, Commands, FoundCommands
+from services.ingest.commands.ephemeral import ViewsAndFold
 from services.ingest.commands.existence import KnownThreads, ThreadRow
 from services.ingest.commands.forks import Forks
 from services.ingest.commands.refusals import CallStanding, Decided, InputStanding, PlanStanding, Refusals
 from services.ingest.commands.tools import Tools
-from services.ingest.commands.views import CommandViews
-from services.ingest.dependencies import Dependencies
+from services.ingest.files.named_artifacts import NamedArtifacts
 from services.ingest.files.transfers import TransferLimits, Transfers
 from services.ingest.files.turn_diff import RecordedChange
-from services.ingest.http.auth import DevAuthenticator
+from services.ingest.http.auth import Authenticator, DevAuthenticator
 from services.ingest.http.problems import VIEWS_UNAVAILABLE, Problem, ProblemError
 from services.ingest.imports.jobs import Imports
 from services.ingest.metrics import IngestMetrics
 from services.ingest.operations.dead_letters import DeadLetters
 from services.ingest.operations.stuck import Ops
 from services.ingest.operations.windows import OpsWindows
+from services.ingest.reads.at_least import AtLeastWaits
 from services.ingest.reads.reads import Reads
 from services.ingest.reads.state_at import StatesAt
+from services.ingest.routes.artifacts import ArtifactRoutes
+from services.ingest.routes.children import ChildRoutes
+from services.ingest.routes.events import EventRoutes
+from services.ingest.routes.file_history import FileHistoryRoutes
+from services.ingest.routes.imports import ImportRoutes
+from services.ingest.routes.inputs import InputRoutes
+from services.ingest.routes.lineage import LineageRoutes
+from services.ingest.routes.operations.stuck import StuckRoutes
+from services.ingest.routes.operations.windows import WindowRoutes
+from services.ingest.routes.parameters import PageSizes
+from services.ingest.routes.plans import PlanRoutes
+from services.ingest.routes.reads import ReadRoutes
+from services.ingest.routes.state import StateRoutes
+from services.ingest.routes.threads import ThreadRoutes
+from services.ingest.routes.tool_calls import ToolCallRoutes
+from services.ingest.routes.usage import UsageRoutes
 from services.ingest.settings import IngestSettings
 from services.ingest.streams.live import Judged, Watches
 from tests.support.memory.artifacts import MemoryArtifacts
@@ -322,33 +340,39 @@ class World:
         self.artifacts = MemoryArtifacts(self.clock, self.settings.artifact_bytes_max)
         self.histories = LogFileHistories(self.broker, self.known)
         self.transfers = Transfers(TransferLimits.of(self.settings), self.metrics)
-        self.app = create_app(
-            Dependencies(
-                settings=self.settings,
-                limits=accept_limits(self.settings),
-                clock=self.clock,
-                metrics=self.metrics,
-                authenticator=self.authenticator,
-                known=self.known,
-                views=cast("CommandViews", self.views),
-                commands=self.commands,
-                reads=cast("Reads", None),
-                forks=cast("Forks", None),
-                states=cast("StatesAt", None),
-                watches=cast("Watches", None),
-                ops=cast("Ops", None),
-                dead_letters=cast("DeadLetters", None),
-                windows=cast("OpsWindows", None),
-                tools=Tools(self.catalog),
-                artifacts=self.artifacts,
-                transfers=self.transfers,
-                file_histories=self.histories,
-                imports=cast("Imports", None),
-                diffs=diffs_of(self.settings, self.artifacts),
-            )
-        )
+        self.app = self.app_for(self.authenticator)
         transport = httpx2.ASGITransport(self.app, raise_app_exceptions=False)
         self.client = httpx2.AsyncClient(transport=transport, base_url="http://localhost")
+
+    def app_for(self, authenticator: Authenticator, ops: Ops | None = None) -> ASGIApp:
+        """The application. Lists of the views are read on a real database only, so their reader is missing here."""
+        limits, clock = accept_limits(self.settings), self.clock
+        views, reads = cast("ViewsAndFold", self.views), cast("Reads", None)
+        commands, known, tools = self.commands, self.known, Tools(self.catalog)
+        named, forks = NamedArtifacts(self.artifacts), cast("Forks", None)
+        at_least = AtLeastWaits(known, views, self.settings.ingest_at_least_wait_seconds)
+        pages = PageSizes(self.settings.ingest_page_default, self.settings.ingest_page_max)
+        options = stream_options(self.settings)
+        diffs = diffs_of(self.settings, self.artifacts)
+        groups = (
+            InputRoutes(commands, limits, named),
+            ThreadRoutes(commands, limits, named, known, views, reads, at_least, pages),
+            EventRoutes(known, cast("Watches", None), at_least, pages, options),
+            ReadRoutes(known, reads, tools, at_least, pages),
+            StateRoutes(known, cast("StatesAt", None), at_least),
+            ToolCallRoutes(commands, limits, known, views, tools),
+            LineageRoutes(commands, limits, named, forks),
+            PlanRoutes(commands, limits, known, views),
+            ChildRoutes(commands, limits, named, forks, self.settings.child_depth),
+            ImportRoutes(cast("Imports", None), pages, self.settings.import_files_max),
+            UsageRoutes(reads, known, at_least, pages, clock, self.settings.ingest_usage_days_max),
+            ArtifactRoutes(self.artifacts, self.transfers, self.settings.artifact_bytes_max),
+            FileHistoryRoutes(commands, known, tools, self.histories, diffs),
+            StuckRoutes(ops or cast("Ops", None), cast("DeadLetters", None), pages),
+            WindowRoutes(cast("OpsWindows", None), pages, clock, self.settings.ops_windows_hours_max),
+        )
+        rules = request_rules(self.settings, authenticator)
+        return create_app(groups, rules, requests_max=self.settings.ingest_requests_max, metrics=self.metrics)
 
     async def post(
         self, path: str, json: object = None, *, key: str | None = None, headers: Mapping[str, str] | None = None

@@ -1,55 +1,66 @@
 """For operators: what happened, per tenant and minute."""
 
-from typing import Annotated
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Final
 
-from fastapi import APIRouter, Query
-from starlette.requests import Request
+from pydantic import Field
 from starlette.responses import Response
 
 from schemas.ids import NAME_PATTERN
-from services.ingest.dependencies import authorized, dependencies
-from services.ingest.http import openapi
-from services.ingest.http.problems import BAD_CURSOR
-from services.ingest.operations.windows import WindowFilter, WindowPage
-from services.ingest.routes.parameters import JSON, UNIT_MS, Cursor, Limit, moment_of, page_limit, require_range
+from services.chassis.clock import Clock
+from services.ingest.http.answers import json_answer
+from services.ingest.http.auth import Principal
+from services.ingest.http.operation import Parameters, operation
+from services.ingest.http.problems import BAD_CURSOR, OF_READS
+from services.ingest.operations.windows import OpsWindows, WindowFilter, WindowPage
+from services.ingest.routes.parameters import UNIT_MS, Cursor, Limit, PageSizes, moment_of, require_range
 
-DAY_MINUTES = 1_440
-
-router = APIRouter(tags=["ops"])
+DAY_MINUTES: Final = 1_440
 
 
-@router.get(
-    "/v1/ops/windows",
-    summary="What happened, per tenant and minute",
-    description="Of all tenants, in event time: inputs, turns, failures, tool calls, tokens, what waits and what is "
-    "unknown, durations. Counted a few seconds after it happened; what comes late is added to its minute. Needs the "
-    "scope `ops`.",
-    responses=openapi.answers(WindowPage, (200,), (BAD_CURSOR, *openapi.OF_READS)),
-)
-async def list_windows(
-    request: Request,
-    cursor: Cursor = None,
-    limit: Limit = None,
+class WindowsParameters(Parameters):
+    cursor: Cursor = None
+    limit: Limit = None
     begin: Annotated[
         str | None,
-        Query(alias="from", description="RFC 3339, with a zone. Without it an hour before `to`.", max_length=60),
-    ] = None,
+        Field(alias="from", description="RFC 3339, with a zone. Without it an hour before `to`.", max_length=60),
+    ] = None
     end: Annotated[
-        str | None, Query(alias="to", description="RFC 3339, with a zone. Without it now.", max_length=60)
-    ] = None,
-    tenant: Annotated[str | None, Query(description="Only of this tenant.", pattern=NAME_PATTERN)] = None,
-    step_minutes: Annotated[
-        int, Query(description="Minutes that are added up to one entry.", ge=1, le=DAY_MINUTES)
-    ] = 1,
-) -> Response:
-    await authorized(request, "ops")
-    found = dependencies(request)
-    to_ms = moment_of("to", end)
-    if to_ms is None:
-        to_ms = found.clock.now_ms()
-    from_ms = moment_of("from", begin)
-    if from_ms is None:
-        from_ms = to_ms - UNIT_MS["hours"]
-    require_range(from_ms, to_ms, found.settings.ops_windows_hours_max, "hours")
-    chosen = WindowFilter(from_ms, to_ms, step_minutes, tenant)
-    return Response(await found.windows.page(chosen, cursor, page_limit(found, limit)), media_type=JSON)
+        str | None, Field(alias="to", description="RFC 3339, with a zone. Without it now.", max_length=60)
+    ] = None
+    tenant: Annotated[str | None, Field(description="Only of this tenant.", pattern=NAME_PATTERN)] = None
+    step_minutes: Annotated[int, Field(description="Minutes that are added up to one entry.", ge=1, le=DAY_MINUTES)] = 1
+
+
+@dataclass(frozen=True, slots=True)
+class WindowRoutes:
+    tag: ClassVar = "ops"
+
+    windows: OpsWindows
+    pages: PageSizes
+    clock: Clock
+    hours_max: int
+    """Hours of one request."""
+
+    @operation(
+        "GET",
+        "/v1/ops/windows",
+        "ops",
+        summary="What happened, per tenant and minute",
+        description="Of all tenants, in event time: inputs, turns, failures, tool calls, tokens, what waits and what "
+        "is unknown, durations. Counted a few seconds after it happened; what comes late is added to its minute. Needs "
+        "the scope `ops`.",
+        answer=WindowPage,
+        problems=(BAD_CURSOR, *OF_READS),
+    )
+    async def list_windows(self, _caller: Principal, parameters: WindowsParameters) -> Response:
+        to_ms = moment_of("to", parameters.end)
+        if to_ms is None:
+            to_ms = self.clock.now_ms()
+        from_ms = moment_of("from", parameters.begin)
+        if from_ms is None:
+            from_ms = to_ms - UNIT_MS["hours"]
+        require_range(from_ms, to_ms, self.hours_max, "hours")
+        chosen = WindowFilter(from_ms, to_ms, parameters.step_minutes, parameters.tenant)
+        limit = self.pages.limit(parameters.limit)
+        return json_answer(await self.windows.page(chosen, parameters.cursor, limit))

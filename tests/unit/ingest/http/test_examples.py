@@ -7,26 +7,14 @@ from typing import Any
 
 import pydantic
 import pytest
-from fastapi.routing import APIRoute
 
-from services.ingest.app import api_routes, openapi_document
-from services.ingest.http import requests
+from services.ingest.app import GROUPS, openapi_document
 from services.ingest.http.answers import ProblemAnswer
 from services.ingest.http.openapi import EXAMPLES, Example, read_examples
-from services.ingest.http.problems import CATALOGUE, TYPE_PREFIX
+from services.ingest.http.operation import Operation, operations_of
+from services.ingest.http.problems import ALWAYS, CATALOGUE, TYPE_PREFIX
 
-OPERATIONS = {str(route.operation_id): route for route in api_routes()}
-
-
-def body_of(route: APIRoute) -> type[pydantic.BaseModel] | None:
-    described = (route.openapi_extra or {}).get("requestBody")
-    if described is None:
-        return None
-    if "application/json" not in described["content"]:
-        return None
-    name = described["content"]["application/json"]["schema"]["$ref"].rpartition("/")[2]
-    model: type[pydantic.BaseModel] = getattr(requests, name)
-    return model
+OPERATIONS = {declared.name: declared for group in GROUPS for declared in operations_of(group)}
 
 
 def misshapen(model: type[pydantic.BaseModel], value: object) -> str | None:
@@ -37,25 +25,26 @@ def misshapen(model: type[pydantic.BaseModel], value: object) -> str | None:
     return None
 
 
-def complaints(route: APIRoute, example: Example) -> list[str]:
+def complaints(declared: Operation, example: Example) -> list[str]:
     found = []
-    if re.fullmatch(re.sub(r"{\w+}", "[^/]+", route.path), example.path.partition("?")[0]) is None:
+    if re.fullmatch(re.sub(r"{\w+}", "[^/]+", declared.path), example.path.partition("?")[0]) is None:
         found.append("its path is another operation's")
-    body = body_of(route)
-    if body is None:
+    if declared.body is None:
         found += ["it has a body"] if example.request is not None else []
     else:
-        found += [misshapen(body, example.request) or ""]
-    answer = route.responses[example.status].get("model")
-    if answer is None:
+        found += [misshapen(declared.body, example.request) or ""]
+    if example.status not in declared.statuses:
+        found.append("its status is not one of the operation's")
+    if declared.answer is None:
         found += ["its answer is no JSON"] if example.response is not None else []
     else:
-        found += [misshapen(answer, example.response) or ""]
+        found += [misshapen(declared.answer, example.response) or ""]
     if example.refusal is not None:
         slugs = {TYPE_PREFIX + problem.slug: problem.status for problem in CATALOGUE}
         status = example.refusal.get("status")
+        statuses = {problem.status for problem in (*ALWAYS, *declared.problems)}
         found += [misshapen(ProblemAnswer, example.refusal) or ""]
-        if slugs.get(str(example.refusal["type"])) != status or status not in route.responses:
+        if slugs.get(str(example.refusal["type"])) != status or status not in statuses:
             found.append("its refusal is not one of the operation's")
     return [complaint for complaint in found if complaint]
 

@@ -6,8 +6,10 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any, cast
 
+import httpx2
 import pytest
 from prometheus_client import CollectorRegistry
+from starlette.types import ASGIApp
 
 from schemas.ids import TenantId, ThreadId, ThreadKey
 from schemas.other_topics.progress import Delta, Progress, Quarantine, encode_progress
@@ -312,16 +314,19 @@ class Scoped:
         return Principal(TenantId("acme"), "ann", self._scopes)
 
 
+def client_of(app: ASGIApp) -> httpx2.AsyncClient:
+    return httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://localhost")
+
+
 async def test_only_operators_see_it() -> None:
     world = OpsWorld()
     world.database.quarantined.append({"tenant": "b", "thread": "t", "quarantined": "no", "updated_at": None})
     ingest = World()
-    known = ingest.app.state.dependencies
-    ingest.app.state.dependencies = replace(known, ops=world.ops, authenticator=Scoped("threads:read", "threads:write"))
-    assert (await ingest.client.get("/v1/ops/stuck")).status_code == 403
-    assert (await ingest.client.get("/v1/ops/dead-letters")).status_code == 403
-    ingest.app.state.dependencies = replace(known, ops=world.ops, authenticator=Scoped("ops"))
-    answer = await ingest.client.get("/v1/ops/stuck")
+    async with client_of(ingest.app_for(Scoped("threads:read", "threads:write"), world.ops)) as other:
+        assert (await other.get("/v1/ops/stuck")).status_code == 403
+        assert (await other.get("/v1/ops/dead-letters")).status_code == 403
+    async with client_of(ingest.app_for(Scoped("ops"), world.ops)) as operator:
+        answer = await operator.get("/v1/ops/stuck")
     assert answer.status_code == 200
     assert [each["tenant"] for each in answer.json()["threads"]] == ["b"]
     assert set(answer.json()) == {"looked_at", "threads", "partitions", "incomplete"}

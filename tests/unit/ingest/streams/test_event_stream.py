@@ -3,8 +3,7 @@
 import asyncio
 from collections.abc import Callable, Coroutine
 from functools import wraps
-from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import orjson
 import pytest
@@ -13,10 +12,16 @@ from starlette.types import Message
 
 from schemas.other_topics.progress import Delta
 from services.chassis.log.port import Outgoing
+from services.ingest.__main__ import request_rules, stream_options
 from services.ingest.app import create_app
+from services.ingest.commands.ephemeral import ViewsAndFold
+from services.ingest.commands.existence import KnownThreads
 from services.ingest.http.auth import SCOPES, Principal
 from services.ingest.http.problems import ProblemError, no_such_thread
 from services.ingest.metrics import IngestMetrics
+from services.ingest.reads.at_least import AtLeastWaits
+from services.ingest.routes.events import EventRoutes
+from services.ingest.routes.parameters import PageSizes
 from services.ingest.settings import IngestSettings
 from services.ingest.streams.event_stream import EventStream, StreamOptions
 from services.ingest.streams.frames import HEARTBEAT
@@ -231,14 +236,17 @@ class Everybody:
 
 async def get(world: LiveWorld, path: str, **headers: str) -> Connection:
     """The answer of the application, a stream as far as it comes within a moment."""
-    dependencies = SimpleNamespace(
-        settings=IngestSettings(_env_file=None),  # type: ignore[call-arg]  # of pydantic-settings
-        authenticator=Everybody(),
-        known=Known(),
-        watches=world.watches,
-        metrics=IngestMetrics.build(CollectorRegistry()),
+    settings = IngestSettings(_env_file=None)  # type: ignore[call-arg]  # of pydantic-settings
+    known, views = cast("KnownThreads", Known()), cast("ViewsAndFold", None)
+    group = EventRoutes(
+        known,
+        world.watches,
+        AtLeastWaits(known, views, settings.ingest_at_least_wait_seconds),
+        PageSizes(settings.ingest_page_default, settings.ingest_page_max),
+        stream_options(settings),
     )
-    app = create_app(dependencies)  # type: ignore[arg-type]  # what this route needs of it
+    metrics = IngestMetrics.build(CollectorRegistry())
+    app = create_app([group], request_rules(settings, Everybody()), requests_max=10, metrics=metrics)
     connection = Connection()
     route, _, query = path.partition("?")
     scope = {
