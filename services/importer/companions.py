@@ -12,23 +12,32 @@ from typing import Protocol
 from services.importer.model import Blob
 
 COMPANION_BYTES_MAX = 64 << 20
-"""The default for the largest companion that is read."""
+"""The default limit on a companion that is read. A larger one is treated as if it were not there."""
 MEDIA_TYPES = {".txt": "text/plain", ".json": "application/json", ".jsonl": "application/x-ndjson"}
+"""File suffix → media type of the artifact."""
 
 
 class Beside(Protocol):
+    """The port to the files that lie beside a session."""
+
     @property
     def name(self) -> str:
-        """File name of the session itself, such as `7150e27b-….jsonl`; it may carry the session's id."""
+        """Return the file name of the session itself, such as `7150e27b-….jsonl`. It may contain the session's id."""
 
     def get(self, relative: str) -> Blob | None:
-        """None where there is no such companion, where it is too large, or where the name leads elsewhere."""
+        """Return the companion, or None where there is none, where it is too large, or where the name leads
+        elsewhere.
+        """
 
     def session_with_leaf(self, uuid: str) -> str | None:
-        """`source_id` of the session beside this one that ends with the record of this uuid; Claude Code alone."""
+        """Return the `source_id` of the session beside this one that ends with the record of this uuid. Only Claude
+        Code links sessions so.
+        """
 
 
 class NothingBeside:
+    """This stands for a session without companions."""
+
     def __init__(self, name: str = "session.jsonl") -> None:
         self.name = name
 
@@ -40,6 +49,10 @@ class NothingBeside:
 
 
 class FolderBeside:
+    """The companions are looked up in the session's folder. `leaves` maps the uuid of a session's last record to the
+    session.
+    """
+
     def __init__(self, path: Path, leaves: dict[str, str], bytes_max: int = COMPANION_BYTES_MAX) -> None:
         self.name = path.name
         self._path = path
@@ -56,6 +69,7 @@ class FolderBeside:
         return self._leaves.get(uuid)
 
     def find(self, relative: str) -> Path | None:
+        """Return the path of the companion, the first of the candidates that is a file."""
         return next((path for path in candidates(self._path, relative) if path.is_file()), None)
 
 

@@ -9,7 +9,7 @@ import orjson
 from services.importer.model import Tool
 
 HEAD_BYTES = 1 << 20
-"""How much of a file is looked at."""
+"""How much of a file's beginning is looked at."""
 
 Kind: TypeAlias = Literal["session", "index", "empty", "no session"]
 
@@ -26,10 +26,12 @@ _LONG_CLAUDE = re.compile(rb'"(sessionId|leafUuid|parentUuid)":')
 
 @dataclass(frozen=True, slots=True)
 class Detected:
+    """What a file is, judged by its beginning."""
+
     kind: Kind
     tool: Tool | None = None
     reason: str | None = None
-    """Why it is no session, as a clause."""
+    """Why it is not a session, as a clause."""
 
 
 EMPTY = Detected("empty", None, "the file is empty")
@@ -40,7 +42,7 @@ PROMPTS = "it lists prompts of many sessions and holds none"
 
 
 def detect(head: bytes) -> Detected:
-    """`head`: the file's first `HEAD_BYTES`, or all of it."""
+    """Return what the file is. `head` is its first `HEAD_BYTES`, or all of it."""
     if not head.strip():
         return EMPTY if not head else Detected("no session", None, "it holds blank lines only")
     if b"\x00" in head:
@@ -62,7 +64,7 @@ def detect(head: bytes) -> Detected:
 
 
 def wrong_tool(found: Detected, tool: Tool) -> str | None:
-    """Why a session cannot be imported as one of this tool."""
+    """Return why a session cannot be imported as one of this tool, or None."""
     if found.tool is None or found.tool == tool:
         return None
     names = {"claude-code": "Claude Code", "codex": "Codex"}
@@ -78,6 +80,9 @@ def _object(raw: bytes) -> dict[str, Any] | None:
 
 
 def _recognise(record: dict[str, Any]) -> Detected | None:
+    """Return what a file with this record is, or None where other records have to decide. The order matters: Codex's
+    wrapped records are the most specific.
+    """
     kind = record.get("type")
     if isinstance(record.get("payload"), dict) and kind in _CODEX_TYPES:
         return CODEX
@@ -97,7 +102,7 @@ def _recognise(record: dict[str, Any]) -> Detected | None:
 
 
 def _by_long_line(head: bytes) -> Detected | None:
-    """The first line may be longer than what is looked at."""
+    """Return what a file is whose first line is longer than the part that is looked at."""
     if _LONG_CODEX.match(head):
         return CODEX
     return CLAUDE if head.startswith(b"{") and _LONG_CLAUDE.search(head) else None

@@ -26,18 +26,21 @@ from services.importer.threads.known import Base, child_mark, thread_id
 from services.importer.threads.thread_import import ORDINALS_END, File, Target, ThreadImport, can_take
 
 TRIES_MAX = 3
-"""Of a file whose thread somebody else changed meanwhile."""
+"""How often a file is read again because somebody else changed its thread meanwhile."""
 COPIES_MAX = 64
-"""Forks beside threads that went on live, of one session."""
+"""Forks of one session beside threads that continued live."""
 DEPTH_MAX = 64
-"""Forks of forks that are looked through."""
+"""Forks of forks that are followed upwards."""
 RECORDS_AT_ONCE = 256
+"""Records of one append: enough to make its round trip cheap, few enough to hold little."""
 BYTES_AT_ONCE = 512 * 1024
+"""Bytes of one append, below the broker's limit on a batch."""
 PIECES_PER_TURN_OF_THE_LOOP = 32
+"""After so many pieces other tasks may run: a long file must not stop the heartbeats of its lease."""
 
 
 class ChangedMeanwhileError(ThreadlogError):
-    """The thread is not what the import has made of it; it is to be looked at again."""
+    """The thread is not what the import has made of it, so it has to be looked at again."""
 
     retriable: ClassVar[bool] = True
 
@@ -52,17 +55,17 @@ class ParentMissingError(ThreadlogError):
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """What became of one thread of a file."""
+    """This became of one thread of a file."""
 
     source_id: str
     thread: str
     created: bool
     appended: int
-    """Events."""
+    """Number of events."""
     parent: str | None = None
     """The thread that it shares its first turns with, or works for."""
     not_fitting: dict[str, int] = field(default_factory=dict)
-    """Events that could not be made, by kind."""
+    """Kind → number of events that could not be made."""
 
     def to_json(self) -> dict[str, JsonValue]:
         fitting: dict[str, JsonValue] = dict(self.not_fitting)
@@ -78,26 +81,31 @@ class Imported:
 
 @dataclass(slots=True)
 class Outcome:
+    """This became of one file."""
+
     threads: list[Imported] = field(default_factory=list)
     waits_for: str | None = None
-    """The session without which this one cannot be imported; of a child, the one that its call may be told in."""
+    """The session without which this one cannot be imported. For a child it is the one that may tell its call."""
 
 
 @dataclass(slots=True)
 class Importer:
+    """An importer takes the files of one job into the threads of one tenant."""
+
     tenant: TenantId
     store: ImportStore
     artifacts: ArtifactStore
     config: Config
     limits: EventLimits = field(default_factory=EventLimits)
     imported: list[str] = field(default_factory=list)
-    """Sessions whose threads are there now."""
+    """Sessions whose threads exist now."""
     ordinals: dict[ThreadKey, int] = field(default_factory=dict)
-    """Where those of the files that were read end."""
+    """Thread → where the ordinals of the files that were read end."""
 
     async def run(self, read: Callable[[], Reading], raw: Artifact, *, last_try: bool) -> tuple[Reading, Outcome]:
-        """`last_try`: whether a thread whose parent is not there is imported without it, where it can be. Raises what
-        the store and the artifact store do, and ChangedMeanwhileError.
+        """Import one file and return its reading and outcome. With `last_try` a thread whose parent does not exist is
+        imported without it, where that is possible. Raises what the store and the artifact store raise, and
+        ChangedMeanwhileError.
         """
         for number in range(TRIES_MAX):
             reading = read()
@@ -156,6 +164,9 @@ class Importer:
     # Where a thread goes
 
     async def _target(self, header: Header, reading: Reading, *, last_try: bool) -> Target:
+        """Return where a thread of the file goes: into its own thread; beside it as a fork, where that one continued
+        live; below its parent, where it is a fork or a child. Raises ParentMissingError where it has to wait.
+        """
         base, lineage, shared = None, None, None
         key = self._key(header, header.source_id)
         own = await self.store.known(key)
@@ -189,7 +200,7 @@ class Importer:
         return ThreadKey(self.tenant, ThreadId(thread_id(self.tenant, header.tool, source_id, copy)))
 
     async def _base(self, key: ThreadKey, depth: int = DEPTH_MAX) -> Base:
-        """A thread's turns with those that it shares, for whoever shares them."""
+        """Return a thread's turns with those that it shares, for a fork of it."""
         known = await self.store.known(key)
         lineage = known.state.lineage
         own = tuple([(key, turn) for turn in known.turns])
@@ -200,8 +211,9 @@ class Importer:
         return Base(key, own, lineage.depth if lineage is not None else 0, is_live=known.state.live, ordinals_end=end)
 
     async def _child(self, header: Header, parent: ThreadState, *, may_come: bool) -> Lineage:
-        """`may_come`: whether its call may be told in a file that is imported later. The parent that is named may have
-        given the work to another child, or, since it went on live, in a fork beside it.
+        """Return the lineage of a child. With `may_come` its call may be told in a file that is imported later. The
+        parent that is named may have given the work to another child or, if it continued live, in a fork beside it; so
+        all copies are searched.
         """
         assert header.parent is not None
         threads = [self._key(header, header.parent.source_id)]
@@ -229,13 +241,13 @@ class Importer:
 
 
 def _is_short(base: Base, parent: Parent) -> bool:
-    """Whether what was imported of the parent is an earlier snapshot, which ends before the fork begins."""
+    """Return whether what was imported of the parent is an earlier snapshot that ends before the fork begins."""
     through = parent.through
     return not parent.is_copied and through is not None and through.isdecimal() and 0 < base.ordinals_end < int(through)
 
 
 def _shared(base: Base, header: Header) -> int:
-    """How many of the parent's turns a fork shares that names their end by an ordinal, or by their number."""
+    """Return how many of the parent's turns a fork shares that names their end by an ordinal or by their number."""
     parent = header.parent
     assert parent is not None
     if parent.turns is not None:
@@ -248,7 +260,9 @@ def _shared(base: Base, header: Header) -> int:
 
 @dataclass(slots=True)
 class _Work:
-    """One thread under way: what it comes to, stored and appended in batches."""
+    """One thread under way: its events and artifacts, stored and appended in batches. Artifacts are stored before the
+    batch that names them is appended.
+    """
 
     thread: ThreadImport
     store: ImportStore
@@ -271,6 +285,9 @@ class _Work:
                 await self.artifacts.put(tenant, kept.sha256, output.blob.content, kept.media_type)
 
     async def end(self) -> Imported:
+        """Append what is left, check that nobody else wrote to the thread, and only then append the end of the import:
+        until then the thread is importing, nothing in it is decided, and a wrong result can still be mended.
+        """
         work = self.thread
         await self.take(work.end())
         await self._flush()
@@ -296,6 +313,7 @@ class _Work:
         )
 
     def _counts(self) -> dict[str, JsonValue]:
+        """Return what the end of the import reports of the file."""
         counts = self.reading.report.counts
         not_understood: dict[str, JsonValue] = dict(counts.not_understood)
         told: dict[str, JsonValue] = {"records": counts.records, "bad_lines": counts.bad_lines}

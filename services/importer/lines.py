@@ -14,35 +14,42 @@ import orjson
 from services.chassis.sanitize import sanitize_json
 
 LINE_BYTES_MAX = 64 << 20
-"""The default for the longest line that is read; a longer one is a bad line."""
+"""The default limit on a line that is read; a longer one is a bad line."""
 CHUNK_BYTES = 1 << 20
+"""How much is read from the file at once."""
 
 Record: TypeAlias = dict[str, Any]
 """A line as it was parsed. What JSON or Postgres cannot carry may still be in it: U+0000, numbers beyond 2^53."""
 
 
 class Line(NamedTuple):
+    """A line of the file, with its record or the reason why it has none."""
+
     number: int
-    """From 1, blank ones counted."""
+    """Number of the line from 1, blank lines counted."""
     record: Record | None
-    """None where the line is no JSON object."""
+    """The parsed object; None where the line is not a JSON object."""
     problem: str | None = None
     """Why there is no record: `no JSON`, `no object`, `too long` or `torn` (the last line, without its end)."""
     size: int = 0
-    """Bytes that were parsed, its end among them."""
+    """Bytes that were parsed, the line's end included."""
 
 
 class Source(Protocol):
-    """The lines of one file. Each iteration reads it from its beginning; blank lines are left out."""
+    """The port to the lines of one file. Each iteration reads it from its beginning; blank lines are left out."""
 
     def __iter__(self) -> Iterator[Line]: ...
 
     def some(self, wanted: bytearray) -> Iterator[Line]:
-        """Read once more: the lines whose number is a place of `wanted` that holds 1. No other one is parsed."""
+        """Yield, in another reading, the lines whose number is a place of `wanted` that holds 1. No other line is
+        parsed.
+        """
         ...
 
 
 class FileSource:
+    """The lines come from a file, which is opened anew for each reading."""
+
     def __init__(self, path: Path, line_bytes_max: int = LINE_BYTES_MAX) -> None:
         self._path = path
         self._line_bytes_max = line_bytes_max
@@ -57,6 +64,7 @@ class FileSource:
 
 
 def read_lines(file: BinaryIO, line_bytes_max: int = LINE_BYTES_MAX) -> Iterator[Line]:
+    """Yield every line that is not blank. Memory stays below one line, whatever the file's size."""
     number, loads = 0, orjson.loads
     while raw := file.readline(line_bytes_max + 1):
         number += 1
@@ -74,7 +82,7 @@ def read_lines(file: BinaryIO, line_bytes_max: int = LINE_BYTES_MAX) -> Iterator
 
 
 def read_some(file: BinaryIO, wanted: bytearray, line_bytes_max: int = LINE_BYTES_MAX) -> Iterator[Line]:
-    """See `Source.some`."""
+    """Yield what `Source.some` yields."""
     for number in range(1, len(wanted)):
         raw = file.readline(line_bytes_max + 1)
         if not raw:
@@ -86,11 +94,15 @@ def read_some(file: BinaryIO, wanted: bytearray, line_bytes_max: int = LINE_BYTE
 
 
 def _read_past(file: BinaryIO) -> None:
+    """Skip the rest of a line that is too long."""
     while (raw := file.readline(CHUNK_BYTES)) and not raw.endswith(b"\n"):
         pass
 
 
 def _parse(number: int, raw: bytes) -> Line:
+    """Return the line that raw bytes are, whatever they are. A last line without its end is torn: the tool was writing
+    it.
+    """
     try:
         value = orjson.loads(raw)
     except orjson.JSONDecodeError:
@@ -103,7 +115,9 @@ def _parse(number: int, raw: bytes) -> Line:
 
 
 def _parse_leniently(raw: bytes) -> object:
-    """What only lone surrogates or bytes that are no UTF-8 keep from being JSON: they are replaced, visibly."""
+    """Return the value of JSON that only lone surrogates or bytes outside of UTF-8 spoil. They are replaced,
+    visibly.
+    """
     try:
         return sanitize_json(json.loads(raw.decode(errors="replace")))
     except (ValueError, RecursionError):
@@ -111,8 +125,8 @@ def _parse_leniently(raw: bytes) -> object:
 
 
 class Wanted:
-    """Lines that further readings need. Those of the beginning are held as they were parsed: most files are short
-    enough to be parsed once.
+    """Further readings need these lines. The first of them are kept as they were parsed, up to a number of bytes: most
+    files are short enough to be parsed once.
     """
 
     def __init__(self, held_bytes_max: int) -> None:

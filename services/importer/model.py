@@ -19,11 +19,14 @@ CallEnd = Literal["succeeded", "failed", "timed_out", "cancelled", "denied", "un
 of it at all (`Call.end_origin`): one that was written when the session was taken up again says that it was interrupted.
 """
 Evidence = Literal["recorded", "inferred"]
+"""Whether the file says so, or it had to be concluded."""
 
 KINDS_MAX = 200
 """Kinds of records that are counted one by one: a file may name as many as it has lines."""
 KIND_CHARACTERS_MAX = 100
+"""A kind's name is cut after so many: it comes from the file."""
 OTHER_KINDS = "other kinds"
+"""Stands for all kinds beyond the limit."""
 
 
 C = TypeVar("C")
@@ -39,17 +42,19 @@ def _frozen(kind: type[C]) -> type[C]:
 
 @_frozen
 class Origin:
-    """Where in the session's file it stands."""
+    """An origin says where in the session's file something stands."""
 
     line: int
-    """From 1; the first line that it was made of."""
+    """The first line that it was made of, counted from 1."""
     inferred: str | None = None
     """What had to be concluded, in a few words, such as `end by the next prompt`."""
 
 
 @_frozen
 class Blob:
-    """Bytes that belong into the artifact store. What a call printed, an image, a file before it was changed."""
+    """A blob is content that belongs into the artifact store: what a call printed, an image, a file before it was
+    changed.
+    """
 
     content: bytes
     media_type: str
@@ -58,6 +63,8 @@ class Blob:
 
 @_frozen
 class Change:
+    """A call changed this file."""
+
     path: str
     before: Blob | None = None
     after: Blob | None = None
@@ -65,6 +72,8 @@ class Change:
 
 @_frozen
 class Input:
+    """A person, or the tool in their name, told the model this."""
+
     source_id: str
     """Stays the same in every snapshot and copy of the session: the record's uuid, or what it is derived from."""
     items: tuple[ContentItem, ...]
@@ -78,15 +87,17 @@ class Input:
 
 @_frozen
 class Call:
+    """A call is what the model wanted a tool to do, and what became of it."""
+
     source_id: str
     tool: str
     args: dict[str, JsonValue]
     end: CallEnd
     origin: Origin
     end_origin: Origin | None = None
-    """Of its result; None for one without."""
+    """Where the result stands; None for a call without one."""
     malformed: str | None = None
-    """The arguments as the model wrote them, where they are no JSON object."""
+    """The arguments as the model wrote them, where they are not a JSON object."""
     result: JsonValue = None
     """Text or content blocks, as the model was shown them."""
     blobs: tuple[Blob, ...] = ()
@@ -94,11 +105,12 @@ class Call:
     whole: Blob | None = None
     """The whole output, where the session keeps more of it than the model was shown."""
     exit_code: int | None = None
+    """Exit status of a command, where the file has it."""
     approval: Literal["unrecorded", "approved", "denied"] = "unrecorded"
     decided_by: str | None = None
     """`user:…` or `policy:…`, where the file tells."""
     reason: str | None = None
-    """Of a denial, a cancel or an unknown end, in the file's words where it has some."""
+    """Why it was denied, cancelled or left unknown, in the file's words where it has some."""
     started_ms: int | None = None
     ended_ms: int | None = None
     changes: tuple[Change, ...] = ()
@@ -108,7 +120,7 @@ class Call:
 
 @_frozen
 class Step:
-    """One response of the model, or a request that failed (`error`)."""
+    """A step is one response of the model, or a request that failed (`error`)."""
 
     source_id: str
     origin: Origin
@@ -125,18 +137,23 @@ class Step:
 
 @_frozen
 class Compaction:
+    """A summary replaced the context before it."""
+
     summary: str
     origin: Origin
     at_ms: int | None = None
     by_person: bool = False
+    """Whether a person asked for it."""
     usage: Usage | None = None
-    """Of the request that wrote the summary."""
+    """Tokens of the request that wrote the summary."""
     is_turn: bool = False
     """Where it lies between turns: the session calls it a turn of its own, one without a prompt."""
 
 
 @_frozen
 class PlanTask:
+    """A task is one entry of a to-do list or plan."""
+
     id: str
     title: str
     status: Literal["pending", "running", "succeeded", "failed", "cancelled"]
@@ -144,39 +161,45 @@ class PlanTask:
 
 @_frozen
 class Plan:
-    """A to-do list or plan as a whole, as it was after a call wrote it."""
+    """A plan is a to-do list as a whole, as it was after a call wrote it."""
 
     tasks: tuple[PlanTask, ...]
+    """All tasks, in the order of the list."""
     origin: Origin
     at_ms: int | None = None
 
 
 @_frozen
 class Turn:
+    """A turn is what the session did for the inputs that began it."""
+
     source_id: str
+    """Name of the turn, the same in every snapshot of the session."""
     inputs: tuple[Input, ...]
     """Those that began it; none where the file has lost them. Steering ones are among the pieces."""
     pieces: tuple["Step | Compaction | Plan | Input", ...]
+    """What happened in it, in order."""
     outcome: TurnOutcome
     end_evidence: Evidence
+    """Whether the file tells the end, or it was concluded."""
     origin: Origin
     reason: str | None = None
     started_ms: int | None = None
     ended_ms: int | None = None
-    """Of the record that tells its end, or the last one of the turn."""
+    """Time of the record that tells its end, or of the turn's last record."""
     first_ordinal: int | None = None
-    """Of its first record, where records are numbered over the thread and its forks: a fork whose `Parent.through` is
-    greater shares the turn.
+    """Number of its first record, where records are numbered over the thread and its forks. A fork whose
+    `Parent.through` is greater shares the turn.
     """
     is_open: bool = False
-    """It is the session's last one, and its file tells no end: a longer snapshot may go on with it. `outcome` is then
-    what comes of it if none does.
+    """It is the session's last turn and its file tells no end: a longer snapshot may continue it. `outcome` is what
+    becomes of it if none does.
     """
 
 
 @_frozen
 class Discarded:
-    """An input that was queued and that no turn took."""
+    """This input was queued, and no turn took it."""
 
     input: Input
     reason: str
@@ -187,20 +210,27 @@ class Rollback:
     """The last turns left the context; they stay in history."""
 
     turns: int
+    """How many turns it takes back, the newest first."""
     origin: Origin
     at_ms: int | None = None
 
 
 @_frozen
 class Title:
+    """The session was given this title."""
+
     title: str
     origin: Origin
 
 
 @_frozen
 class Parent:
+    """The thread that a fork or a child comes from, as far as the file names it. It may not be among the imported
+    files.
+    """
+
     source_id: str
-    """Of the thread."""
+    """Name of the parent thread."""
     kind: Literal["fork", "child"]
     turns: int | None = None
     """How many turns the fork shares: the parent's, and those that the parent itself shares. None for a child, and
@@ -224,8 +254,10 @@ class Header:
     tool_version: str | None = None
     parent: Parent | None = None
     title: str | None = None
+    """Title that the session was given."""
     model: str | None = None
     cwd: str | None = None
+    """Folder in which the session ran."""
     created_ms: int | None = None
     shared_turns: int = 0
     """How many of the turns that follow are copies of the parent's (`Parent.is_copied`)."""
@@ -236,16 +268,18 @@ Piece: TypeAlias = Header | Turn | Compaction | Plan | Rollback | Title | Discar
 
 @dataclass(slots=True)
 class Counts:
-    """What a normaliser counts as it reads one file. `records`: lines that are JSON objects."""
+    """A normaliser counts what it reads in one file. `records` are lines that are JSON objects."""
 
     records: int = 0
     bad_lines: int = 0
+    """Lines that are not JSON objects, or too long."""
     not_understood: dict[str, int] = field(default_factory=dict)
-    """By kind of record."""
+    """Kind of record → how many of them the normaliser does not know."""
     ordinals_end: int = 0
-    """After the last of the file's ordinals, once it is read; 0 where records are not numbered."""
+    """The ordinal after the last one of the file, once it is read; 0 where records are not numbered."""
 
     def pass_over(self, kind: str) -> None:
+        """Count a record that is not understood. Nothing of the file is dropped without a trace."""
         kind = kind[:KIND_CHARACTERS_MAX]
         if kind not in self.not_understood and len(self.not_understood) >= KINDS_MAX:
             kind = OTHER_KINDS

@@ -11,21 +11,25 @@ from services.importer.model import Call, Compaction, Counts, Discarded, Header,
 
 @dataclass(slots=True)
 class ThreadReport:
+    """What a file has of one thread."""
+
     source_id: str
     parent: Parent | None = None
     title: str | None = None
     turns: list[JsonValue] = field(default_factory=list)
     calls: list[JsonValue] = field(default_factory=list)
     unfinished: int = 0
-    """Calls of which the file cannot tell whether they ran."""
+    """Calls of which the file cannot say whether they ran."""
     inputs: int = 0
     artifacts: int = 0
-    """Images, whole outputs and versions of files that it holds."""
+    """Images, whole outputs and versions of files in it."""
     tokens: dict[str, int] = field(default_factory=dict)
+    """Kind of tokens → how many."""
     is_empty: bool = True
-    """Whether nothing but a title was told of it."""
+    """Whether the file says nothing of the thread but a title."""
 
     def take(self, piece: Piece) -> None:
+        """Count a piece of the thread."""
         self.is_empty = self.is_empty and isinstance(piece, Title)
         match piece:
             case Title():
@@ -56,7 +60,7 @@ class ThreadReport:
                 self._call(call)
 
     def _compaction(self, piece: Compaction) -> None:
-        """Between turns. Where the session calls it a turn, that one is told with the others."""
+        """Count a compaction between turns. Where the session calls it a turn, it is listed with the turns."""
         if piece.is_turn:
             self.turns.append({"outcome": "completed", "end_evidence": "recorded", "steps": 0})
         if piece.usage is not None:
@@ -93,7 +97,9 @@ class ThreadReport:
 
 @dataclass(slots=True)
 class FileReport:
-    """`problem` and `notes` are there only where there is something to say."""
+    """What one file has, and what was done with it. `problem` and `notes` are there only where there is something to
+    say.
+    """
 
     file: str
     counts: Counts = field(default_factory=Counts)
@@ -104,6 +110,7 @@ class FileReport:
     notes: list[str] = field(default_factory=list)
 
     def take(self, piece: Piece) -> None:
+        """Count a piece. A header begins another thread."""
         if isinstance(piece, Header):
             self.tool_version = self.tool_version or piece.tool_version
             self.threads.append(ThreadReport(piece.source_id, piece.parent, piece.title))
@@ -128,13 +135,13 @@ class FileReport:
 
 
 def can_wait(parent: Parent) -> bool:
-    """Whether a thread cannot be imported without its parent: its first turns are nowhere else."""
+    """Return whether a thread cannot be imported without its parent, because its first turns are nowhere else."""
     return parent.kind == "fork" and not parent.is_copied
 
 
 def note_without_parent(source_id: str, parent: Parent) -> str:
-    """What becomes of a thread whose parent is neither among the files nor was imported before, or not as far as where
-    the thread begins.
+    """Return what becomes of a thread whose parent is not among the files and was not imported before, or not as far as
+    where the thread begins.
     """
     if can_wait(parent):
         return (
@@ -146,7 +153,7 @@ def note_without_parent(source_id: str, parent: Parent) -> str:
 
 
 def note_parents(reports: Iterable[FileReport]) -> None:
-    """Tells what an import of these files would tell of parents, if none had come before."""
+    """Add the notes about parents that an import of these files would make if none had come before."""
     reports = list(reports)
     there: set[str] = set()
     waiting: dict[str, list[str]] = {}

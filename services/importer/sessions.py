@@ -20,13 +20,16 @@ from services.importer.report import FileReport, note_parents
 from services.importer.source_files import SessionFile
 
 FILE_BYTES_MAX = 1 << 30
-"""The default for the largest file: each record costs an index of some bytes."""
+"""The default limit on a file. Each of its records costs an index of some bytes."""
 TAIL_BYTES = 1 << 16
+"""How much of a file's end is looked at for its last record."""
 _FIRST_TIME = re.compile(rb'"timestamp":"([0-9T:.Z+-]{1,40})"')
 
 
 @dataclass(frozen=True, slots=True)
 class ReadLimits:
+    """How much of a file is read. All are bytes."""
+
     file_bytes_max: int = FILE_BYTES_MAX
     line_bytes_max: int = LINE_BYTES_MAX
     companion_bytes_max: int = COMPANION_BYTES_MAX
@@ -34,12 +37,14 @@ class ReadLimits:
 
 @dataclass(frozen=True, slots=True)
 class Scanned:
+    """What a first look at one file found."""
+
     file: SessionFile
     detected: Detected
     begins: bytes
-    """Its first time, as it is written; parents come before their forks and children."""
+    """The file's first time, as it is written. Parents sort before their forks and children by it."""
     leaf: tuple[str, str] | None = None
-    """Uuid of its last record, and its session."""
+    """Uuid of its last record, and the session that it belongs to."""
 
 
 @dataclass(slots=True)
@@ -48,18 +53,20 @@ class Scan:
 
     files: list[Scanned]
     leaves: dict[str, str] = field(default_factory=dict)
+    """Uuid of a session's last record → the session."""
     titles: dict[str, str] = field(default_factory=dict)
-    """From an index of names, by session."""
+    """Session → name, from an index of names."""
 
 
 def normaliser_of(tool: Tool) -> tuple[Callable[..., Iterator[Piece]], str]:
-    """The function, and its name with its version."""
+    """Return the normaliser of a tool, and its name with its version."""
     if tool == "codex":
         return codex.normalise, f"codex.{codex.NORMALISER_VERSION}"
     return claude_code.normalise, f"claude-code.{claude_code.NORMALISER_VERSION}"
 
 
 def scan(files: Sequence[SessionFile], tool: Tool) -> Scan:
+    """Look at all files, and return them in the order in which they have to be read."""
     found = Scan([])
     for file in files:
         scanned = scan_file(file)
@@ -73,6 +80,7 @@ def scan(files: Sequence[SessionFile], tool: Tool) -> Scan:
 
 
 def scan_file(file: SessionFile) -> Scanned:
+    """Look at one file. A file that cannot be read is returned with the reason."""
     try:
         with file.path.open("rb") as opened:
             head = opened.read(HEAD_BYTES)
@@ -88,6 +96,7 @@ def scan_file(file: SessionFile) -> Scanned:
 
 
 def _leaf(tail: bytes) -> tuple[str, str] | None:
+    """Return the uuid and session of the file's last record. Records of sub-agents do not count."""
     for raw in reversed(tail.split(b"\n")):
         try:
             record = orjson.loads(raw)
@@ -101,7 +110,7 @@ def _leaf(tail: bytes) -> tuple[str, str] | None:
 
 
 def read_titles(path: Path) -> dict[str, str]:
-    """The names that sessions were given; the last one counts."""
+    """Return the names that sessions were given. The last one counts."""
     titles: dict[str, str] = {}
     for line in FileSource(path):
         record = line.record or {}
@@ -113,18 +122,21 @@ def read_titles(path: Path) -> dict[str, str]:
 
 @dataclass(slots=True)
 class Reading:
-    """One file's pieces, each told to its report as it is given out."""
+    """A reading yields one file's pieces, and counts each in the file's report as it goes."""
 
     scanned: Scanned
     tool: Tool
     report: FileReport
     normaliser: str = ""
+    """Name and version of the normaliser, once it is known."""
     beside: Beside | None = None
     limits: ReadLimits = field(default_factory=ReadLimits)
     titles: dict[str, str] = field(default_factory=dict)
 
     def pieces(self) -> Iterator[Piece]:
-        """Nothing for what is no session of the tool; the report then has the reason."""
+        """Yield the file's pieces; none for a file that is not a session of the tool, whose report then has the reason.
+        An error in the middle ends the file, and stays in its report: one hostile file must not stop the others.
+        """
         self.report.problem = self._problem()
         if self.report.problem is not None or self.scanned.detected.kind == "empty":
             return
@@ -148,6 +160,7 @@ class Reading:
             yield piece
 
     def _problem(self) -> str | None:
+        """Return why the file is not read, or None."""
         detected, size = self.scanned.detected, self.scanned.file.size
         wrong = wrong_tool(detected, self.tool)
         if detected.kind == "no session":
@@ -159,6 +172,7 @@ class Reading:
         return None
 
     def _count_lines(self) -> None:
+        """Count the lines of an index, so that the report shows that it was read."""
         counts = self.report.counts
         for line in FileSource(self.scanned.file.path, self.limits.line_bytes_max):
             counts.records += line.record is not None
@@ -166,6 +180,7 @@ class Reading:
 
 
 def reading(scanned: Scanned, tool: Tool, found: Scan, limits: ReadLimits) -> Reading:
+    """Return the reading of one file of a scan."""
     beside = FolderBeside(scanned.file.path, found.leaves, limits.companion_bytes_max)
     report = FileReport(scanned.file.name, Counts())
     return Reading(scanned, tool, report, "", beside, limits, found.titles)
@@ -174,8 +189,8 @@ def reading(scanned: Scanned, tool: Tool, found: Scan, limits: ReadLimits) -> Re
 def dry_run(
     files: Sequence[SessionFile], tool: Tool, limits: ReadLimits, looked_at: Callable[[int], None] | None = None
 ) -> list[FileReport]:
-    """Reads everything and keeps nothing. In the order of the files' names, whatever their order of reading.
-    `looked_at`: told how many files were, after each.
+    """Read everything, keep nothing, and return the reports in the order of the files' names. `looked_at` is called
+    with the number of files after each.
     """
     found = scan(files, tool)
     reports: list[FileReport] = []

@@ -9,28 +9,32 @@ from pathlib import Path
 from services.importer.model import Tool
 
 FILES_MAX = 100_000
-"""The default for the most files that one import takes."""
+"""The default limit on the files of one import."""
 SESSION_SUFFIX = ".jsonl"
 DATA_FOLDERS: dict[Tool, tuple[str, ...]] = {"claude-code": ("projects",), "codex": ("sessions", "archived_sessions")}
-"""Where a tool's data folder keeps sessions; what else lies in it is not looked at."""
+"""Tool → folders of its data folder that contain sessions. Nothing else in it is looked at."""
 CODEX_INDEX_NAME = "session_index.jsonl"
+"""Codex keeps the names of sessions in this file."""
 
 
 class PathError(Exception):
-    """What was named cannot be imported from; the message says why and what to do."""
+    """Nothing can be imported from what was named. The message says why and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class SessionFile:
+    """A file that may be a session."""
+
     path: Path
     name: str
-    """As the report shows it: the path as it was given, with what lies below it."""
+    """The path as the report shows it: as it was given, with what lies below it."""
     size: int
+    """In bytes; 0 where the file cannot be looked at."""
 
 
 def find_files(paths: list[Path], tool: Tool, files_max: int = FILES_MAX) -> list[SessionFile]:
-    """Every file once, in order of their names; among them what cannot be looked into, so that it can be told. Raises
-    PathError for a path that is not there or holds no files, and for too many files.
+    """Return every file once, in order of their names. Files that cannot be looked into are included, so that the
+    report can say so. Raises PathError for a path that does not exist or has no files, and for too many files.
     """
     found: dict[Path, SessionFile] = {}
     for path in paths:
@@ -46,6 +50,7 @@ def find_files(paths: list[Path], tool: Tool, files_max: int = FILES_MAX) -> lis
 
 
 def _at(path: Path, tool: Tool) -> Iterator[Path]:
+    """Yield the files that a path stands for."""
     try:
         mode = path.stat().st_mode
     except PermissionError as error:
@@ -62,7 +67,7 @@ def _at(path: Path, tool: Tool) -> Iterator[Path]:
 
 
 def _size(file: Path) -> int:
-    """0 for what is gone or cannot be looked at: whoever reads it will say so."""
+    """Return the size, or 0 for what is gone or cannot be looked at: whoever reads it will say so."""
     try:
         return file.stat().st_size
     except OSError:
@@ -70,6 +75,9 @@ def _size(file: Path) -> int:
 
 
 def _below(folder: Path, tool: Tool) -> Iterator[Path]:
+    """Yield the sessions below a folder. Links and devices that lead elsewhere are skipped; folders that may not be
+    read are yielded as themselves, to be reported.
+    """
     inside = [folder / name for name in DATA_FOLDERS[tool] if _is_dir(folder / name)]
     for root in inside or [folder]:
         unreadable: list[OSError] = []
@@ -85,8 +93,8 @@ def _below(folder: Path, tool: Tool) -> Iterator[Path]:
 
 
 def may_be_read(path: Path, *, as_link: bool = True) -> bool:
-    """Whether it is a file, as far as anybody may know: no pipe, device or link that leads nowhere; without `as_link`
-    no link at all.
+    """Return whether it is a file as far as anybody may know, and not a pipe, a device or a link that leads nowhere.
+    Without `as_link` no link counts at all.
     """
     try:
         return stat.S_ISREG(path.stat(follow_symlinks=as_link).st_mode)

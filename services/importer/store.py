@@ -24,43 +24,53 @@ from services.importer.threads.known import Known, Place, RecentRow, RewindRow, 
 from services.importer.threads.thread_import import last_turn_of, ordinals_end_of
 
 FAMILY_DEPTH_MAX = 16
-"""Children of children that are looked through for a call."""
+"""Generations of children that are searched for a call."""
 
 
 class ViewsBehindError(ThreadlogError):
-    """The views did not come up with the log in time: the import goes on later."""
+    """The views did not reach the end of the log in time. The import is retried later."""
 
     retriable: ClassVar[bool] = True
 
 
 class FoundCall(NamedTuple):
+    """A call of an imported thread that a child worked for."""
+
     thread: str
     depth: int
-    """Of the thread."""
+    """How many parents the thread has above it."""
     call: str
     place: Place
-    """Of the record that proposed it."""
+    """The record that proposed the call."""
 
 
 class ImportStore(Protocol):
+    """The port through which an import reads threads and appends to them."""
+
     async def state(self, key: ThreadKey) -> ThreadState:
-        """As of the end of the log when it was asked. Raises ViewsBehindError, StatesUnavailableError."""
+        """Return the state at the end of the log when it was asked. Raises ViewsBehindError, StatesUnavailableError."""
         ...
 
-    async def known(self, key: ThreadKey) -> Known: ...
+    async def known(self, key: ThreadKey) -> Known:
+        """Return what the thread already has of a session."""
+        ...
 
     async def call(self, threads: Sequence[ThreadKey], source_id: str | None, mark: str) -> FoundCall | None:
-        """The call that a session names so, or that has the mark of its child: in one of the threads, or in one that
-        works for them. All of one tenant.
+        """Return the call that a session names so, or that has the mark of its child: in one of the threads, or in one
+        that works for them. All threads belong to one tenant.
         """
         ...
 
     async def append(self, key: ThreadKey, records: Sequence[Encoded]) -> None:
-        """Durably. Raises LogError."""
+        """Append durably, in one batch. Raises LogError."""
         ...
 
 
 class PostgresImportStore:
+    """Implements `ImportStore` with the views and the log. Every read waits until the views have passed the end of the
+    log at the time of the call, so an import that continues after a crash sees all that it appended before.
+    """
+
     def __init__(
         self,
         log: Log,

@@ -13,13 +13,15 @@ TEXT = "text/plain"
 
 @dataclass(slots=True)
 class Cutter:
-    """Collects the artifacts that have to be stored before the event that names them."""
+    """A cutter shortens texts and collects the artifacts that have to be stored before the event that names them."""
 
     text_bytes_max: int
+    """Longest text in bytes of UTF-8 that stays whole."""
     blobs: list[Blob] = field(default_factory=list)
     artifacts: list[Artifact] = field(default_factory=list)
 
     def keep(self, blob: Blob) -> Artifact:
+        """Return the artifact for the content; equal contents are kept once."""
         artifact = Artifact(
             sha256=sha256(blob.content).hexdigest(),
             size=len(blob.content),
@@ -32,6 +34,7 @@ class Cutter:
         return artifact
 
     def cut(self, text: str) -> str:
+        """Return the text, or its head and tail with a note that names the artifact of the whole."""
         if len(text) * 4 <= self.text_bytes_max:
             return text
         raw = text.encode(errors="replace")
@@ -44,7 +47,7 @@ class Cutter:
         return f"{head}\n[… {left_out} bytes left out; the whole text is the artifact {kept.sha256} …]\n{tail}"
 
     def cut_json(self, value: JsonValue) -> JsonValue:
-        """The same value with its texts cut."""
+        """Return the same value with its texts cut."""
         match value:
             case str():
                 return self.cut(value)

@@ -64,12 +64,15 @@ from services.importer.threads.cutting import Cutter
 from services.importer.threads.known import IN_PLACE, NAME_CHARACTERS_MAX, again, input_id, plain
 
 POOL = "import"
+"""Pool of imported calls. No executor belongs to it, so nothing of them ever runs."""
 UNRECORDED = "unrecorded"
+"""Stands for a person or policy that the session does not name."""
 LOST_INPUT = "[The session's file does not hold what began this turn.]"
 NO_CONTEXT = Context(confirmed_seq=0, items=0, hash=context_hash([]))
 """What the model was shown is not recorded in a form that could be named."""
 NO_TOOLS = ""
 TITLE_CHARACTERS_MAX = 200
+"""Titles from files are cut after so many."""
 SHRINKING = (32_768, 4_096, 512)
 """Bytes of a text in an event that is too large for a record, tried in this order."""
 
@@ -79,15 +82,18 @@ Between: TypeAlias = Compaction | Plan | Rollback | Discarded
 
 @dataclass(frozen=True, slots=True)
 class EventLimits:
+    """Limits on what an event contains."""
+
     text_bytes_max: int = 262_144
+    """Longest text of an event in bytes; a longer one becomes an artifact, and shows head and tail."""
     result_bytes_max: int = 32_768
-    """Of a tool's result in its event; a longer one shows head and tail."""
+    """Longest result of a tool in its event, in bytes; a longer one shows head and tail."""
     record_bytes_max: int = 1_048_576
 
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """Bytes that have to be in the artifact store before the events that follow are appended."""
+    """These bytes have to be in the artifact store before the events that follow are appended."""
 
     blob: Blob
     artifact: Artifact
@@ -98,7 +104,7 @@ Output: TypeAlias = Encoded | Store
 
 @dataclass(slots=True)
 class Unfit:
-    """Events that could not be made, by kind: a piece that fits nowhere is left out and counted."""
+    """A piece that fits nowhere is left out, and counted by kind."""
 
     kinds: dict[str, int] = field(default_factory=dict)
 
@@ -108,23 +114,27 @@ class Unfit:
 
 @dataclass(slots=True)
 class Ahead:
-    """Makes a thread's events. `state` is what the thread will be once all of `out` has taken effect."""
+    """This makes a thread's events. `state` is what the thread will be once all of `out` has taken effect."""
 
     key: ThreadKey
     header: Header
     normaliser: str
-    """Of the source of every event, such as `codex.3`."""
+    """Part of the source of every event, such as `codex.3`."""
     state: ThreadState
     recent: frozenset[str]
+    """Ids of events that the log has. They are not made again."""
     limits: EventLimits = EventLimits()
     out: list[Output] = field(default_factory=list)
+    """What was made and not taken yet: records, and artifacts that have to be stored before them."""
     unfit: Unfit = field(default_factory=Unfit)
     last_ms: int = 0
+    """Time of the last event that had one. Events without a time take it."""
     scope: int = 0
-    """The last turn of the session that the thread has; pieces without a name of their own are counted from it."""
+    """The session's last turn that the thread has. Pieces without a name of their own are counted from it."""
     marks: int = 0
+    """How many such pieces came since then."""
     confirmed: Confirmed = field(init=False)
-    """What was read of the thread. Others may append to it meanwhile, so nothing that is folded ahead is."""
+    """What was read of the thread. Others may append to it meanwhile, so nothing that is folded ahead is confirmed."""
     _session: str = field(init=False)
     """What the source of every event begins with."""
 
@@ -135,16 +145,18 @@ class Ahead:
     # Emitting
 
     def take(self) -> Iterator[Output]:
+        """Yield what was made since the last call."""
         made, self.out = self.out, []
         yield from made
 
     def has(self, event_id: EventId) -> bool:
+        """Return whether the log has the event."""
         return event_id in self.recent
 
     def add(
         self, event: Event, origin: Origin, at_ms: int | None, event_id: EventId | None = None, more: str = ""
     ) -> bool:
-        """Whether it is in the log, or will be."""
+        """Make the event if the log does not have it, and fold it. Return whether it is in the log, or will be."""
         event_id = event_id or service_event_id(self.key, event)
         if event_id in self.recent:
             return True
@@ -178,8 +190,8 @@ class Ahead:
         self.out.extend([Store(blob, kept) for blob, kept in zip(cutter.blobs, cutter.artifacts, strict=True)])
 
     def add_fitting(self, make: Callable[[Cutter], Event], origin: Origin, at_ms: int | None) -> bool:
-        """Adds what `make` makes with texts as long as a record allows. What it cut off is stored before, and named by
-        the event or by one of its own.
+        """Add what `make` makes, with texts as long as a record allows. What it cut off is stored before, and is named
+        by the event or by an event of its own.
         """
         for text_bytes_max in (self.limits.text_bytes_max, *SHRINKING):
             cutter = Cutter(text_bytes_max)
@@ -203,7 +215,9 @@ class Ahead:
         return False
 
     def _name_artifacts(self, event: Event, cutter: Cutter, origin: Origin) -> None:
-        """Before the event that speaks of them, where that has no place for them: what no event names is collected."""
+        """Record the artifacts before the event that speaks of them, where that event has no place for them: what no
+        event names is collected.
+        """
         if isinstance(event, ToolCallFinished | InputSubmitted):
             return
         for kept in cutter.artifacts:
@@ -245,7 +259,7 @@ class Ahead:
         self.add(event, origin, None, self._id_of_import(event))
 
     def _id_of_import(self, event: ThreadImportStarted | ThreadImportEnded) -> EventId:
-        """Of this time: an import of the same file may come back after another one."""
+        """Return an id for this import only: an import of the same file may return after another one."""
         return derive_service_event(self.key, event.kind, event.source, self.state.seq)
 
     def describe(self, title: str, origin: Origin) -> None:
@@ -255,7 +269,9 @@ class Ahead:
             self.add(event, origin, None, derive_service_event(self.key, event.kind, self.state.seq))
 
     def rewind(self, to_turn: int, origin: Origin, at_ms: int | None, in_place: int | None = None) -> None:
-        """`in_place`: the first of the turns that are told again by those that follow."""
+        """Take the turns after `to_turn` out of the context. `in_place` is the first of the turns that the following
+        ones tell again.
+        """
         event = ThreadRewound(to_turn=to_turn)
         if in_place is None:
             self.add(event, origin, at_ms, self._mark(event.kind))
@@ -265,16 +281,20 @@ class Ahead:
         self.add(event, origin, at_ms, event_id, f"{IN_PLACE}{in_place}")
 
     def _mark(self, kind: str) -> EventId:
-        """The id of what has no name of its own: its number since the last turn, or in the open one."""
+        """Return an id for something that has no name of its own: its number since the last turn, or within the open
+        one.
+        """
         self.marks += 1
         return derive_service_event(self.key, kind, self.scope, self.state.turn is not None, self.marks)
 
     def enter(self, turn: int) -> None:
+        """Count what has no name from this turn on."""
         self.scope, self.marks = turn, 0
 
     # Between turns
 
     def between(self, piece: Between) -> None:
+        """Make the events of a piece that lies between turns or within one."""
         match piece:
             case Compaction():
                 self._compact(piece)
@@ -300,6 +320,9 @@ class Ahead:
         self.add(event, piece.origin, piece.at_ms, mark)
 
     def _plan(self, piece: Plan) -> None:
+        """Propose the list as a version, unless the one in force has the same tasks, and move its tasks to where the
+        list says.
+        """
         tasks = _distinct(piece.tasks)
         mark = self._mark(PlanProposed.kind)
         wanted = tuple([Task(id=task.id, title=task.title) for task in tasks])
@@ -332,7 +355,7 @@ class Ahead:
                 self.add(TaskUpdated(plan_version=version, task=task.id, status=status), piece.origin, piece.at_ms)
 
     def submit(self, sent: Input, mode: Literal["queue", "steer"], name: str | None = None) -> str | None:
-        """The id under which it waits, or None where it could not be submitted."""
+        """Submit an input. Return the id under which it waits, or None where it could not be submitted."""
         name = name or self.name_for(input_id(self.header.tool, sent.source_id))
 
         def make(cutter: Cutter) -> Event:
@@ -355,7 +378,7 @@ class Ahead:
         return tuple(items)
 
     def name_for(self, name: str) -> str:
-        """The id of an input: another one than before where it is told again."""
+        """Return the id of an input: another one than before where it is told again."""
         state = self.state
         if name not in state.inputs or any(item.input == name for item in state.queue):
             return name

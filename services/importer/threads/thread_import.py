@@ -41,9 +41,9 @@ from services.importer.threads.known import Base, Known, KnownTurn, Told, input_
 from services.importer.threads.turn_events import FINISHED, lose_calls, tell_turn
 
 LAST_TURN = "last_turn"
-"""In the report of an import's end: how the file told the session's last turn."""
+"""Key in the report of an import's end: how the file told the session's last turn."""
 ORDINALS_END = "ordinals_end"
-"""There, too: how far the file numbers its records."""
+"""Key in the same report: how far the file numbers its records."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,26 +54,26 @@ class Target:
     own: Known
     config: Config
     base: Base | None = None
-    """Whose turns it may share: its parent, or the thread that went on live."""
+    """The thread whose turns it may share: its parent, or the thread that continued live."""
     shared: int | None = None
     """How many of the base's turns a fork shares whose file does not hold them; None where it holds them."""
     lineage: Lineage | None = None
-    """Of a child."""
+    """Lineage of a child."""
 
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """What an import's events say of the file."""
+    """The events of an import say this of the file."""
 
     source: str
-    """Of `thread.import_started`: the session, and the hash of the file."""
+    """Source of `thread.import_started`: the session, and the hash of the file."""
     normaliser: str
     raw: Artifact
     report: dict[str, JsonValue]
 
 
 def can_take(state: ThreadState) -> bool:
-    """Whether an import may add to the thread."""
+    """Return whether an import may add to the thread."""
     if state.status in {"none", "importing"}:
         return True
     return state.status == "active" and not state.live and state.turn is None and not state.queue
@@ -81,6 +81,10 @@ def can_take(state: ThreadState) -> bool:
 
 @dataclass(slots=True)
 class ThreadImport:
+    """One thread of a file on its way into the log. Feed it pieces with `take`, then `end`, then, once everything is
+    appended and checked, `ended`.
+    """
+
     header: Header
     target: Target
     file: File
@@ -89,21 +93,25 @@ class ThreadImport:
     _there: list[tuple[KnownTurn, bool]] = field(init=False)
     """Turns to compare with, and whether they are the thread's own."""
     _place: int = 0
+    """How many of them the file has confirmed."""
     _turns: int = 0
-    """Of the session, so far."""
+    """Number of the session's turns so far."""
     _stack: list[int] = field(default_factory=list)
     """Numbers of the session's turns that are in the context; 0 for one that is shared."""
     _waiting: list[Compaction | Plan | Rollback | Discarded] = field(default_factory=list)
-    """Since the last turn that is there."""
+    """Pieces since the last turn that exists. They are told only if something new follows."""
     _last: Turn | None = None
     _last_number: int = 0
-    """Of the session."""
+    """Number of that turn in the session."""
     _title: Title | None = None
     _matching: bool = True
+    """Whether every turn so far exists."""
     _is_older: bool = False
+    """Whether the file is an older snapshot: it adds nothing."""
     _prelude: int = -1
-    """Outputs that only begin the import; below 0 where it has not begun."""
+    """Number of outputs that only begin the import; below 0 where it has not begun."""
     _yielded: bool = False
+    """Whether anything was given out."""
 
     def __post_init__(self) -> None:
         target = self.target
@@ -117,7 +125,7 @@ class ThreadImport:
             self._stack = [0] * target.shared
 
     def _shared_turns(self) -> tuple[KnownTurn, ...]:
-        """The base's turns that the file holds, too."""
+        """Return the base's turns that the file contains, too."""
         base, own = self.target.base, self.target.own
         if base is None or self.target.shared is not None:
             return ()
@@ -127,18 +135,21 @@ class ThreadImport:
         return tuple([turn for _, turn in base.through(lineage)]) if lineage is not None else ()
 
     def take(self, piece: Piece) -> Iterator[Output]:
+        """Yield what the piece becomes."""
         if not self._is_older:
             self._take(piece)
         yield from self._made()
 
     def end(self) -> Iterator[Output]:
-        """After the last piece: everything but the end of the import."""
+        """Yield everything but the end of the import, after the last piece."""
         if self._matching and not self._is_older:
             self._leave(None)
         yield from self._made()
 
     def ended(self) -> Iterator[Output]:
-        """The end of the import, where it had begun. Apart, so that whoever appends can look first."""
+        """Yield the end of the import, where it had begun. It is apart, so that whoever appends can check the thread
+        first.
+        """
         ahead = self.ahead
         if not self._yielded and not self.has_begun:
             return
@@ -162,7 +173,7 @@ class ThreadImport:
         return self.target.own.state.status == "importing"
 
     def _made(self) -> Iterator[Output]:
-        """Nothing while all there is to say is that an import begins."""
+        """Yield what was made; nothing while all there is to say is that an import begins."""
         if self._yielded or len(self.ahead.out) > max(0, self._prelude):
             self._yielded = self._yielded or bool(self.ahead.out)
             yield from self.ahead.take()
@@ -196,9 +207,13 @@ class ThreadImport:
 
     @property
     def _top(self) -> int:
+        """Return the number of the newest turn that is in the context."""
         return self._stack[-1] if self._stack else 0
 
     def _turn(self, turn: Turn) -> None:
+        """Compare the turn with the next known one, or make its events. A turn without inputs and answers is only what
+        lies between turns.
+        """
         if not turn.inputs and not any(isinstance(piece, Step) for piece in turn.pieces):
             for inner in turn.pieces:
                 if isinstance(inner, Compaction | Plan):
@@ -227,7 +242,7 @@ class ThreadImport:
         return self._place < len(self._there) and is_same(self._there[self._place][0], ids)
 
     def _add(self, turn: Turn, ids: tuple[str, ...]) -> None:
-        """`turn`: the last one, perhaps without tokens."""
+        """Make the turn's events, without the tokens that were copied from the parent."""
         tell_turn(self.ahead, self._as_counted(turn), tuple([self.ahead.name_for(name) for name in ids]))
         self._stack.append(self.ahead.state.last_turn)
 
@@ -237,7 +252,9 @@ class ThreadImport:
     # Where the new begins
 
     def _leave(self, turn: Turn | None) -> None:
-        """The turn is the first that is not there; None at the end of the file."""
+        """Stop comparing. `turn` is the first one that does not exist, None at the end of the file: either the file is
+        an older snapshot, or something new begins here.
+        """
         own = self.target.own.state
         if not own.exists:
             if turn is None and not (self.target.base is None and self._waiting):
@@ -256,7 +273,7 @@ class ThreadImport:
             self._between(piece)
 
     def _is_replaced(self, turn: Turn) -> bool:
-        """Whether it was imported, and others stand in its place: this is an older snapshot."""
+        """Return whether the turn was imported and others replace it: then this is an older snapshot."""
         inputs = self.target.own.state.inputs
         return all(name in inputs for name in input_ids(self.header.tool, turn))
 
@@ -265,6 +282,7 @@ class ThreadImport:
         self._begin()
 
     def _lineage(self) -> Lineage | None:
+        """Return where a new thread comes from: a fork begins where the last shared turn ended."""
         base = self.target.base
         shared = self.target.shared if self.target.shared is not None else self._place
         if self.target.lineage is not None or base is None or shared == 0:
@@ -274,6 +292,7 @@ class ThreadImport:
         return Lineage(kind="fork", parent=parent.thread, seq=end.seq, chain=end.chain, depth=base.depth)
 
     def _begin(self) -> None:
+        """Begin the import, unless it is under way since before a crash, and record the file itself as an artifact."""
         ahead, origin = self.ahead, self.header.origin
         if ahead.state.status != "importing" or ahead.state.import_source is None:
             ahead.begin(self.file.source, self.file.report)
@@ -285,6 +304,9 @@ class ThreadImport:
             self._prelude = len(ahead.out)
 
     def _go_on(self, turn: Turn | None) -> None:
+        """Continue a thread that exists. Another snapshot's import that died here is ended first, and the turn that it
+        left open is told again.
+        """
         ahead, own = self.ahead, self.target.own
         foreign = own.state.status == "importing" and own.state.import_source not in {None, self.file.source}
         if foreign:
@@ -306,13 +328,14 @@ class ThreadImport:
             self._add(without_counted(last, self._counted(foreign=foreign)), input_ids(self.header.tool, last))
 
     def _is_cut_off(self) -> bool:
-        """Whether the last turn may have been told in part by an import that died. It also ends a turn that its file
-        had no end of, and died before it could say so.
+        """Return whether the last turn may have been told in part by an import that died. Such an import also ends a
+        turn that its file had no end of, and dies before it could say so.
         """
         state = self.target.own.state
         return state.turn is not None or state.last_outcome == "interrupted"
 
     def _is_told_otherwise(self, last: Turn) -> bool:
+        """Return whether the file tells more of the last turn than the import before it did."""
         seen = self.target.own.last_turn
         if seen is None or self.target.own.state.status != "active":
             return False
@@ -320,15 +343,15 @@ class ThreadImport:
         return seen.first_input == now.first_input and seen.digest != now.digest and seen.extent < now.extent
 
     def _counted(self, *, foreign: bool) -> tuple[int, int]:
-        """Tokens of the turn that is told again, as far as it was told before."""
+        """Return the tokens of the turn that is told again, as far as they were counted before."""
         own = self.target.own
         if foreign:
             return own.turns[-1].tokens
         return own.last_turn.tokens if own.last_turn is not None else (0, 0)
 
     def _put_aside(self, first: int, newer: Turn | None, origin: Origin) -> None:
-        """What is after the top of the stack leaves the context. Calls that nobody knew the end of are settled first:
-        nobody should be asked about what is told again.
+        """Take everything after the top of the stack out of the context. Its calls without a known end are settled
+        first: nobody should be asked about what is told again.
         """
         for call in unknown_calls(self.ahead.state):
             if call.turn >= first and call.claim is not None:
@@ -338,6 +361,7 @@ class ThreadImport:
         self.ahead.rewind(self._top, origin, None, in_place=first)
 
     def _settle(self, call: KnownCall, newer: Turn | None, origin: Origin) -> None:
+        """Settle a call of a turn that is told again: as it ended, or with a hint to where it is told now."""
         found = _same_call(newer, call)
         outcome = FINISHED.get(found.end) if found is not None else None
         number = self.ahead.state.last_turn + 1
@@ -354,7 +378,7 @@ class ThreadImport:
 
 
 def _same_call(newer: Turn | None, call: KnownCall) -> Call | None:
-    """The call at the same place of the turn as it is told now."""
+    """Return the call at the same place of the turn as it is told now."""
     if newer is None:
         return None
     steps = [piece for piece in newer.pieces if isinstance(piece, Step) and piece.error is None]
@@ -365,8 +389,8 @@ def _same_call(newer: Turn | None, call: KnownCall) -> Call | None:
 
 
 def without_copied(turn: Turn) -> Turn:
-    """The turn without the tokens that count in another thread, which it was copied from, and by nothing else are known
-    to be the same.
+    """Return the turn without the tokens that count in the thread it was copied from, where no response id shows that
+    they are the same.
     """
     pieces = [
         replace(piece, usage=None)
@@ -378,7 +402,9 @@ def without_copied(turn: Turn) -> Turn:
 
 
 def without_counted(turn: Turn, counted: tuple[int, int]) -> Turn:
-    """The turn without the tokens of what was counted when it was told before: of the first of its responses."""
+    """Return the turn without the tokens that were counted when it was told before. They belong to the first of its
+    responses.
+    """
     pieces = list(turn.pieces)
     tokens_in, tokens_out = counted
     for place, piece in enumerate(pieces):
@@ -392,6 +418,7 @@ def without_counted(turn: Turn, counted: tuple[int, int]) -> Turn:
 
 
 def told(tool: Tool, turn: Turn) -> Told:
+    """Return how the file tells the turn."""
     parts: list[object] = [turn.outcome]
     calls: list[Call] = []
     characters = tokens_in = tokens_out = 0
@@ -426,12 +453,13 @@ def told(tool: Tool, turn: Turn) -> Told:
 
 
 def ordinals_end_of(ended: ThreadImportEnded) -> int:
+    """Return how far the file numbered its records; 0 where it does not."""
     found = ended.report.get(ORDINALS_END)
     return found if isinstance(found, int) else 0
 
 
 def last_turn_of(ended: ThreadImportEnded) -> Told | None:
-    """What the end of an import says of the session's last turn."""
+    """Return what the end of an import says of the session's last turn."""
     match ended.report.get(LAST_TURN):
         case {
             "input": str(name),

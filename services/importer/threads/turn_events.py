@@ -37,7 +37,9 @@ from services.importer.threads.events import UNRECORDED, Ahead
 from services.importer.threads.known import NAME_CHARACTERS_MAX, ORDINAL, child_mark
 
 POOL = "import"
+"""Pool of imported calls. No executor belongs to it, so nothing of them ever runs."""
 LOST_INPUT = "[The session's file does not hold what began this turn.]"
+"""The text of an input that the file has lost."""
 NO_CONTEXT = Context(confirmed_seq=0, items=0, hash=context_hash([]))
 """What the model was shown is not recorded in a form that could be named."""
 NO_TOOLS = context_hash([])
@@ -48,11 +50,13 @@ FINISHED: dict[str, CallOutcome] = {
     "timed_out": "timed_out",
     "cancelled": "cancelled",
 }
-"""Ends of calls that were seen."""
+"""Ends of calls that were seen, as outcomes of events."""
 
 
 def tell_turn(ahead: Ahead, turn: Turn, names: tuple[str, ...]) -> None:
-    """`names`: the ids of the inputs that begin it. An open turn that they began is gone on with."""
+    """Make the events of a turn. `names` are the ids of the inputs that begin it. A turn that they have begun already
+    is continued.
+    """
     state = ahead.state
     number = state.turn.turn if state.turn is not None else state.last_turn + 1
     if state.turn is None and not _start(ahead, turn, names, number):
@@ -64,7 +68,9 @@ def tell_turn(ahead: Ahead, turn: Turn, names: tuple[str, ...]) -> None:
 
 
 def lose_calls(ahead: Ahead, origin: Origin) -> None:
-    """Whatever of the open turn an import that died left without an end: nobody knows it, and it can be told later."""
+    """Lose the calls that an import which died left open in the open turn: nobody knows their end, and it can be told
+    later.
+    """
     opened = ahead.state.turn
     for found in unsettled_calls(ahead.state, opened.turn) if opened is not None else ():
         call = Call(found.call, found.tool, {}, "unknown", origin, reason="an import ended before it told the end")
@@ -72,6 +78,7 @@ def lose_calls(ahead: Ahead, origin: Origin) -> None:
 
 
 def _start(ahead: Ahead, turn: Turn, names: tuple[str, ...], number: int) -> bool:
+    """Submit the inputs and start the turn. Return False where it does not fit."""
     for name, sent in zip(names, turn.inputs or (_lost_input(turn),), strict=True):
         if all(item.input != name for item in ahead.state.queue) and ahead.submit(sent, "queue", name) is None:
             return False
@@ -87,6 +94,7 @@ def _start(ahead: Ahead, turn: Turn, names: tuple[str, ...], number: int) -> boo
 
 
 def _end(ahead: Ahead, turn: Turn, number: int) -> None:
+    """End the turn as the session did, as far as the fold lets it."""
     opened = ahead.state.turn
     if opened is None:
         return
@@ -105,26 +113,28 @@ def _end(ahead: Ahead, turn: Turn, number: int) -> None:
 
 
 def _lost_input(turn: Turn) -> Input:
+    """Return an input that says that the file has lost the real one: a turn needs one."""
     return Input(f"turn {turn.source_id}", (TextItem(text=LOST_INPUT),), turn.origin, turn.started_ms)
 
 
 def fitting_outcome(outcome: TurnOutcome, turn: OpenTurn) -> TurnOutcome:
-    """A turn is not completed without an answer."""
+    """Return the outcome; a turn without an answer is interrupted, not completed."""
     unanswered = turn.steps == 0 or turn.step is not None
     return "interrupted" if outcome == "completed" and unanswered else outcome
 
 
 @dataclass(slots=True)
 class _Steps:
-    """The steps of one turn and what lies between them. Those that the log has are passed over."""
+    """The steps of one turn and what lies between them. The log's own are passed over."""
 
     ahead: Ahead
     turn: Turn
     number: int
     steps: int = 0
     attempt: int = 0
-    """Of the step that failed last; 0 where none did."""
+    """Attempt of the step that failed last; 0 where none did."""
     steering: list[str] = field(default_factory=list)
+    """Inputs that the next step takes."""
 
     def run(self) -> None:
         for piece in self.turn.pieces:
@@ -139,6 +149,7 @@ class _Steps:
                     self.ahead.between(piece)
 
     def _step(self, step: Step) -> None:
+        """Start the step, and finish or fail it. Its calls follow in order."""
         ahead, number = self.ahead, self.steps + 1
         attempt = self.attempt + 1
         opened = ahead.state.turn
@@ -167,11 +178,13 @@ class _Steps:
             _CallEvents(ahead, call, call_id(self.number, number, index)).run()
 
     def _waiting(self) -> tuple[str, ...]:
+        """Return the steering inputs that are still queued: the step takes them."""
         queued = {item.input for item in self.ahead.state.queue if item.mode == "steer"}
         taken, self.steering = tuple([name for name in self.steering if name in queued]), []
         return taken
 
     def _starts(self) -> str:
+        """Return the data hash of the step's latest start, which its end has to name."""
         opened = self.ahead.state.turn
         return opened.step.starts[-1] if opened is not None and opened.step is not None else "0" * 64
 
@@ -208,11 +221,12 @@ class _Steps:
 
 
 def _named(response: str) -> str:
-    """No longer than an index takes."""
+    """Return the id, cut to what an index takes."""
     return sanitize_text(response)[:NAME_CHARACTERS_MAX]
 
 
 def _answer(item: AnswerItem, cutter: Cutter) -> AnswerItem:
+    """Return the item with its text cut, and without what Postgres cannot store."""
     text = cutter.cut(sanitize_text(item.text))
     if text is item.text and item.provider is None:
         return item
@@ -237,13 +251,14 @@ def _proposed(index: int, call: Call, cutter: Cutter) -> ProposedCall:
 
 @dataclass(slots=True)
 class _CallEvents:
-    """What came of a call. It is dispatched to a pool that no executor has."""
+    """What became of one call. It is dispatched to a pool that no executor has."""
 
     ahead: Ahead
     call: Call
     name: str
 
     def run(self) -> None:
+        """Make the call's events, unless it is settled or unknown already."""
         found = self.ahead.state.calls.get(self.name)
         if found is None or found.settled or found.status == "unknown":
             return
@@ -278,6 +293,7 @@ class _CallEvents:
         )
 
     def _settle(self, end: CallEnd) -> None:
+        """Make the end of the call. An end that nobody recorded is a loss: the call is unknown."""
         ahead, call = self.ahead, self.call
         outcome = FINISHED.get(end)
         running = ahead.state.calls.get(self.name)
@@ -315,7 +331,7 @@ class _CallEvents:
 
 
 def replace_limit(cutter: Cutter, text_bytes_max: int) -> Cutter:
-    """Collects into the same lists, and cuts shorter."""
+    """Return a cutter that collects into the same lists and cuts shorter."""
     return Cutter(min(cutter.text_bytes_max, text_bytes_max), cutter.blobs, cutter.artifacts)
 
 
