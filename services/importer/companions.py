@@ -17,7 +17,7 @@ MEDIA_TYPES = {".txt": "text/plain", ".json": "application/json", ".jsonl": "app
 """File suffix → media type of the artifact."""
 
 
-class Beside(Protocol):
+class Companions(Protocol):
     """The port to the files that lie beside a session."""
 
     @property
@@ -35,7 +35,7 @@ class Beside(Protocol):
         """
 
 
-class NothingBeside:
+class NoCompanions:
     """This stands for a session without companions."""
 
     def __init__(self, name: str = "session.jsonl") -> None:
@@ -48,7 +48,7 @@ class NothingBeside:
         return None
 
 
-class FolderBeside:
+class FolderCompanions:
     """The companions are looked up in the session's folder. `leaves` maps the uuid of a session's last record to the
     session.
     """

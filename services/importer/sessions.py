@@ -12,7 +12,7 @@ import orjson
 
 from services.importer.claude_code import session as claude_code
 from services.importer.codex import session as codex
-from services.importer.companions import COMPANION_BYTES_MAX, Beside, FolderBeside
+from services.importer.companions import COMPANION_BYTES_MAX, Companions, FolderCompanions
 from services.importer.detect import HEAD_BYTES, Detected, detect, wrong_tool
 from services.importer.lines import LINE_BYTES_MAX, FileSource
 from services.importer.model import Counts, Header, Piece, Tool
@@ -129,7 +129,7 @@ class Reading:
     report: FileReport
     normaliser: str = ""
     """Name and version of the normaliser, once it is known."""
-    beside: Beside | None = None
+    companions: Companions | None = None
     limits: ReadLimits = field(default_factory=ReadLimits)
     titles: dict[str, str] = field(default_factory=dict)
 
@@ -145,7 +145,7 @@ class Reading:
             return
         normalise, self.normaliser = normaliser_of(self.tool)
         source = FileSource(self.scanned.file.path, self.limits.line_bytes_max)
-        found = normalise(source, self.report.counts, beside=self.beside)
+        found = normalise(source, self.report.counts, companions=self.companions)
         while True:
             try:
                 piece = next(found, None)
@@ -181,9 +181,9 @@ class Reading:
 
 def reading(scanned: Scanned, tool: Tool, found: Scan, limits: ReadLimits) -> Reading:
     """Return the reading of one file of a scan."""
-    beside = FolderBeside(scanned.file.path, found.leaves, limits.companion_bytes_max)
+    companions = FolderCompanions(scanned.file.path, found.leaves, limits.companion_bytes_max)
     report = FileReport(scanned.file.name, Counts())
-    return Reading(scanned, tool, report, "", beside, limits, found.titles)
+    return Reading(scanned, tool, report, "", companions, limits, found.titles)
 
 
 def dry_run(

@@ -9,7 +9,7 @@ from pydantic import JsonValue
 
 from schemas.events import TaskStatus
 from services.importer.claude_code.records import INTERRUPTED, first_text, milliseconds, result_as_shown, text_of
-from services.importer.companions import Beside
+from services.importer.companions import Companions
 from services.importer.lines import Record
 from services.importer.model import Blob, CallEnd, Change, Counts, Origin, PlanTask
 
@@ -49,7 +49,7 @@ class Result:
     """What the tool kept of it, for plans."""
 
 
-def result_of(record: Record, block: Record, line: int, counts: Counts, beside: Beside) -> Result:
+def result_of(record: Record, block: Record, line: int, counts: Counts, companions: Companions) -> Result:
     """`block`: the call's own part of `record`."""
     shown, blobs = result_as_shown(block.get("content"), counts)
     text = first_text(shown)
@@ -65,7 +65,7 @@ def result_of(record: Record, block: Record, line: int, counts: Counts, beside: 
         result.kept = values
     else:
         values = {}
-    result.whole = _whole(values, text, beside)
+    result.whole = _whole(values, text, companions)
     if values:
         result.changes = _changes(values)
         result.agent = text_of(values, "agentId")
@@ -130,13 +130,13 @@ def _decided_by(decision: Record) -> str | None:
     return f"policy:{(detail or source)[:60]}"
 
 
-def _whole(values: Record, text: str, beside: Beside) -> Blob | None:
+def _whole(values: Record, text: str, companions: Companions) -> Blob | None:
     path = text_of(values, "persistedOutputPath")
     if path is None and text.startswith("<persisted-output>") and (found := _PERSISTED.match(text)) is not None:
         path = found[1]
     if path is None:
         return None
-    companion = beside.get(f"tool-results/{path.replace(chr(92), '/').rsplit('/', 1)[-1]}")
+    companion = companions.get(f"tool-results/{path.replace(chr(92), '/').rsplit('/', 1)[-1]}")
     if companion is not None:
         return companion
     printed = text_of(values, "stdout")

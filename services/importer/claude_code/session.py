@@ -19,7 +19,7 @@ from services.importer.claude_code.index import MAIN, NOWHERE, Index, ThreadPlan
 from services.importer.claude_code.queue import Queue
 from services.importer.claude_code.records import Kind, milliseconds, text_of
 from services.importer.claude_code.turns import Scene, ThreadReader
-from services.importer.companions import Beside
+from services.importer.companions import Companions
 from services.importer.lines import Line, Record, Source
 from services.importer.model import Counts, Header, Origin, Parent, Piece, Title
 
@@ -30,14 +30,14 @@ INTERNAL_AGENTS = ("acompact", "aprompt_suggestion")
 """Agents that the tool runs for itself; their transcripts repeat the session's."""
 
 
-def normalise(source: Source, counts: Counts, *, beside: Beside) -> Iterator[Piece]:
-    index = read_index(source, counts, beside.name)
+def normalise(source: Source, counts: Counts, *, companions: Companions) -> Iterator[Piece]:
+    index = read_index(source, counts, companions.name)
     if index.is_warm_up or (index.agent or "").startswith(INTERNAL_AGENTS):
         counts.pass_over("warm-up agent" if index.is_warm_up else "internal agent")
         return
-    _find_resumed(index, beside)
+    _find_resumed(index, companions)
     found = _Found({})
-    scene = Scene(index, counts, beside)
+    scene = Scene(index, counts, companions)
     yield from _read_main(source, scene, found)
     for plans in _rounds(index.plans):
         yield from _read_beside(source, scene, plans, found)
@@ -51,12 +51,12 @@ class _Found:
     """By node: how many turns its thread had by then, with those that it shares, and its uuid."""
 
 
-def _find_resumed(index: Index, beside: Beside) -> None:
+def _find_resumed(index: Index, companions: Companions) -> None:
     """Old versions resumed into a new file: a copy of the history, and a summary that names its last record."""
     if index.copied != NOWHERE:
         return
     for leaf, node in sorted(index.leaves.items(), key=lambda item: item[1]):
-        parent = beside.session_with_leaf(leaf)
+        parent = companions.session_with_leaf(leaf)
         if parent is not None and parent != index.session and index.threads[node] == MAIN:
             index.copied, index.copied_uuid, index.copied_session = node, leaf, parent
 
@@ -78,7 +78,7 @@ def _nodes(source: Source, index: Index) -> Iterator[tuple[int, Line]]:
 def _read_main(source: Source, scene: Scene, found: _Found) -> Iterator[Piece]:
     index = scene.index
     reader = ThreadReader(scene)
-    queue = Queue(index.session or PurePath(scene.beside.name).stem, scene.counts)
+    queue = Queue(index.session or PurePath(scene.companions.name).stem, scene.counts)
     titles = _Titles(index)
     attached = {plan.attach for plan in index.plans if plan.parent == MAIN}
     header: list[Piece] = [_main_header(source, scene)]
@@ -116,18 +116,18 @@ def _read_main(source: Source, scene: Scene, found: _Found) -> Iterator[Piece]:
 
 def _main_header(source: Source, scene: Scene) -> Header:
     index = scene.index
-    name = PurePath(scene.beside.name).stem
+    name = PurePath(scene.companions.name).stem
     source_id = index.session or name
     parent, shared, title = None, 0, None
     if index.agent is not None:
-        meta = _meta(scene.beside, name)
+        meta = _meta(scene.companions, name)
         parent = Parent(source_id, "child", call=text_of(meta, "toolUseId"))
         title = text_of(meta, "description")
         source_id = f"{source_id}:{index.agent}"
     elif index.copied != NOWHERE and index.copied_session is not None:
         shared = _count_shared(source, scene)
         parent = Parent(index.copied_session, "fork", shared, index.copied_uuid, is_copied=True)
-    elif (leaf := index.goes_on_from) is not None and (before := scene.beside.session_with_leaf(leaf)) is not None:
+    elif (leaf := index.goes_on_from) is not None and (before := scene.companions.session_with_leaf(leaf)) is not None:
         parent = Parent(before, "fork", None, leaf)
     return Header(
         tool="claude-code",
@@ -143,8 +143,8 @@ def _main_header(source: Source, scene: Scene) -> Header:
     )
 
 
-def _meta(beside: Beside, name: str) -> Record:
-    companion = beside.get(f"{name}.meta.json")
+def _meta(companions: Companions, name: str) -> Record:
+    companion = companions.get(f"{name}.meta.json")
     try:
         meta = orjson.loads(companion.content) if companion is not None else {}
     except orjson.JSONDecodeError:
@@ -155,7 +155,7 @@ def _meta(beside: Beside, name: str) -> Record:
 def _count_shared(source: Source, scene: Scene) -> int:
     """Turns up to the last copied record, by reading them once more."""
     index = scene.index
-    reader = ThreadReader(Scene(index, Counts(), scene.beside))
+    reader = ThreadReader(Scene(index, Counts(), scene.companions))
     for node, line in takewhile(lambda found: found[0] <= index.copied, _nodes(source, index)):
         if node != NOWHERE and line.record is not None and index.threads[node] == MAIN:
             reader.feed(index.kinds[node], line.number, line.record)

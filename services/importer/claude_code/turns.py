@@ -26,7 +26,7 @@ from services.importer.claude_code.records import (
     usage_of,
 )
 from services.importer.claude_code.results import Result, Tasks, result_of
-from services.importer.companions import Beside
+from services.importer.companions import Companions
 from services.importer.lines import Record
 from services.importer.model import (
     Call,
@@ -57,7 +57,7 @@ class Scene:
 
     index: Index
     counts: Counts
-    beside: Beside
+    companions: Companions
     taken: set[int] = field(default_factory=set)
     """Hashes of the ids of calls: a second call of one id is none."""
 
@@ -252,7 +252,7 @@ class ThreadReader:
             name = block.get("tool_use_id")
             call = turn.calls.get(name) if turn is not None and isinstance(name, str) else None
             if turn is not None and call is not None and call.result is None:
-                result = call.result = result_of(record, block, line, self._scene.counts, self._scene.beside)
+                result = call.result = result_of(record, block, line, self._scene.counts, self._scene.companions)
                 if result.ended_ms is not None and result.ended_ms > (turn.last_ms or 0):
                     turn.last_ms = result.ended_ms
                 if result.task is not None:
@@ -397,7 +397,7 @@ class ThreadReader:
         content = content_of(record)
         blocks = [block for block in content if isinstance(block, dict)] if isinstance(content, list) else []
         block = next((block for block in blocks if block.get("tool_use_id") == call), None)
-        return result_of(record, block, line, self._scene.counts, self._scene.beside) if block is not None else None
+        return result_of(record, block, line, self._scene.counts, self._scene.companions) if block is not None else None
 
     _handlers: ClassVar[dict[int, Callable[["ThreadReader", int, Record, list[Piece]], None]]] = {
         Kind.PROMPT: _prompt,

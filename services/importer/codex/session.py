@@ -22,7 +22,7 @@ from services.importer.codex.records import (
 )
 from services.importer.codex.thread import CodexThread, Payload
 from services.importer.codex.turns import OpenCall, OpenTurn
-from services.importer.companions import Beside
+from services.importer.companions import Companions
 from services.importer.lines import Line
 from services.importer.model import Compaction, Counts, Header, Origin, Piece, Title
 
@@ -49,28 +49,28 @@ NOTHING_TO_KEEP_TURN_ITEMS = frozenset({"ContextCompaction", "ImageGeneration", 
 ENDS_OF_CALLS = frozenset({"CommandExecution", "FileChange", "McpToolCall", "CollabAgentToolCall", "DynamicToolCall"})
 
 
-def normalise(lines: Iterable[Line], counts: Counts, *, beside: Beside) -> Iterator[Piece]:
+def normalise(lines: Iterable[Line], counts: Counts, *, companions: Companions) -> Iterator[Piece]:
     """`lines` is read twice where a fork holds copies of its parent's turns."""
-    thread = CodexThread(counts, beside.name)
+    thread = CodexThread(counts, companions.name)
     for line in lines:
         _take(thread, line)
         if thread.pieces:
-            yield from _with_shared_turns(thread, lines, beside)
+            yield from _with_shared_turns(thread, lines, companions)
     thread.end()
-    yield from _with_shared_turns(thread, lines, beside)
+    yield from _with_shared_turns(thread, lines, companions)
 
 
-def _with_shared_turns(thread: CodexThread, lines: Iterable[Line], beside: Beside) -> Iterator[Piece]:
+def _with_shared_turns(thread: CodexThread, lines: Iterable[Line], companions: Companions) -> Iterator[Piece]:
     pieces, thread.pieces = thread.pieces, []
     for piece in pieces:
         if isinstance(piece, Header) and piece.parent is not None and piece.parent.is_copied:
-            yield thread.header(_count_copied(lines, beside))
+            yield thread.header(_count_copied(lines, companions))
         else:
             yield piece
 
 
-def _count_copied(lines: Iterable[Line], beside: Beside) -> int:
-    thread = CodexThread(Counts(), beside.name)
+def _count_copied(lines: Iterable[Line], companions: Companions) -> int:
+    thread = CodexThread(Counts(), companions.name)
     for line in lines:
         _take(thread, line)
         thread.pieces.clear()

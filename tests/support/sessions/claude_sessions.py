@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 
 from services.importer.claude_code.session import normalise
-from services.importer.companions import Beside, NothingBeside
+from services.importer.companions import Companions, NoCompanions
 from services.importer.lines import Line, read_lines, read_some
 from services.importer.model import Blob, Call, Counts, Header, Input, Piece, Step, Turn
 
@@ -31,7 +31,7 @@ class Bytes:
         return read_some(io.BytesIO(self._content), wanted)
 
 
-class Companions(NothingBeside):
+class MadeCompanions(NoCompanions):
     def __init__(self, name: str = "session.jsonl", leaves: dict[str, str] | None = None, **files: bytes) -> None:
         super().__init__(name)
         self._leaves = leaves or {}
@@ -50,8 +50,8 @@ class Companions(NothingBeside):
         return self._leaves.get(uuid)
 
 
-def pieces_of(content: bytes, beside: Beside | None = None, counts: Counts | None = None) -> list[Piece]:
-    return list(normalise(Bytes(content), counts or Counts(), beside=beside or NothingBeside()))
+def pieces_of(content: bytes, companions: Companions | None = None, counts: Counts | None = None) -> list[Piece]:
+    return list(normalise(Bytes(content), counts or Counts(), companions=companions or NoCompanions()))
 
 
 def turns_of(pieces: Iterable[Piece]) -> list[Turn]:
@@ -144,8 +144,8 @@ class Script:
         self.add("system", subtype="compact_boundary", logicalParentUuid=leaf, compactMetadata={"trigger": trigger})
         return self.prompt(summary, isCompactSummary=True, isVisibleInTranscriptOnly=True)
 
-    def pieces(self, beside: Beside | None = None, counts: Counts | None = None) -> list[Piece]:
-        return pieces_of(lines_of(self.records), beside, counts)
+    def pieces(self, companions: Companions | None = None, counts: Counts | None = None) -> list[Piece]:
+        return pieces_of(lines_of(self.records), companions, counts)
 
     def copy(self) -> "Script":
         return copy.deepcopy(self)

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from services.importer.codex.session import normalise
-from services.importer.companions import NothingBeside
+from services.importer.companions import NoCompanions
 from services.importer.lines import Line
 from services.importer.model import Counts, Header, Piece, Turn
 
@@ -65,7 +65,7 @@ class Session:
 
 
 def pieces_of(lines: Iterable[Line], counts: Counts | None = None, name: str = "session.jsonl") -> list[Piece]:
-    return list(normalise(lines, Counts() if counts is None else counts, beside=NothingBeside(name)))
+    return list(normalise(lines, Counts() if counts is None else counts, companions=NoCompanions(name)))
 
 
 def turns_of(pieces: Iterable[Piece]) -> list[Turn]:

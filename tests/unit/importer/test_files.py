@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from services.importer.companions import FolderBeside, NothingBeside, candidates
+from services.importer.companions import FolderCompanions, NoCompanions, candidates
 from services.importer.detect import HEAD_BYTES, detect, wrong_tool
 from services.importer.model import Parent
 from services.importer.report import FileReport, ThreadReport, note_parents
@@ -86,8 +86,8 @@ def test_what_cannot_be_imported_from_is_said(tmp_path: Path) -> None:
 
 def test_companions_are_found_in_the_folder_beside_and_flattened(tmp_path: Path) -> None:
     session = tmp_path / "s1.jsonl"
-    beside = FolderBeside(session, {"leaf": "s0"}, bytes_max=10)
-    assert beside.get("tool-results/x.txt") is None
+    companions = FolderCompanions(session, {"leaf": "s0"}, bytes_max=10)
+    assert companions.get("tool-results/x.txt") is None
     for path, content in (
         (tmp_path / "s1--tool-results-x.txt", b"flat"),
         (tmp_path / "tool-results" / "x.txt", b"beside"),
@@ -95,11 +95,11 @@ def test_companions_are_found_in_the_folder_beside_and_flattened(tmp_path: Path)
     ):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
-        blob = beside.get("tool-results/x.txt")
+        blob = companions.get("tool-results/x.txt")
         assert blob is not None and blob.content == content and blob.media_type == "text/plain"
     (tmp_path / "large.bin").write_bytes(b"x" * 11)
-    assert beside.get("large.bin") is None
-    assert (beside.session_with_leaf("leaf"), beside.session_with_leaf("other")) == ("s0", None)
+    assert companions.get("large.bin") is None
+    assert (companions.session_with_leaf("leaf"), companions.session_with_leaf("other")) == ("s0", None)
     assert candidates(session, "subagents/a.jsonl")[-1].name == "s1--a.jsonl"
 
 
@@ -109,7 +109,7 @@ def test_no_name_leads_out_of_the_folder(tmp_path: Path, name: str) -> None:
 
 
 def test_nothing_lies_beside_what_comes_alone() -> None:
-    nothing = NothingBeside("x.jsonl")
+    nothing = NoCompanions("x.jsonl")
     assert (nothing.name, nothing.get("a"), nothing.session_with_leaf("u")) == ("x.jsonl", None, None)
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from services.importer.claude_code.records import Kind, content_of, kind_of
 from services.importer.lines import read_lines
 from services.importer.model import Compaction, Counts, Discarded, Header, Input, Piece, Plan, Step, Title, Turn
-from tests.support.sessions.claude_sessions import FOLDER, Companions, Script, calls_of, lines_of, pieces_of
+from tests.support.sessions.claude_sessions import FOLDER, MadeCompanions, Script, calls_of, lines_of, pieces_of
 
 COUNTED = ("duplicate uuid", "another session")
 
@@ -126,7 +126,7 @@ def test_lines_in_any_order_lose_no_prompt(place: int) -> None:
 
 def check(content: bytes) -> None:
     counts = Counts()
-    pieces = pieces_of(content, Companions("session.jsonl"), counts)
+    pieces = pieces_of(content, MadeCompanions("session.jsonl"), counts)
     lines = list(read_lines(io.BytesIO(content)))
     assert counts.records == sum(line.record is not None for line in lines)
     assert counts.bad_lines == sum(line.record is None for line in lines)

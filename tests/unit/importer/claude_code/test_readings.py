@@ -11,7 +11,7 @@ from services.importer.model import Counts, Parent, Piece, Title
 from tests.support.sessions.claude_sessions import (
     SESSION,
     Bytes,
-    Companions,
+    MadeCompanions,
     Script,
     headers_of,
     lines_of,
@@ -37,7 +37,7 @@ class Changing(Bytes):
 
 
 def prompts_of(source: Changing) -> list[str]:
-    pieces: list[Piece] = list(normalise(source, Counts(), beside=Companions()))
+    pieces: list[Piece] = list(normalise(source, Counts(), companions=MadeCompanions()))
     return [text for turn in turns_of(pieces) for text in texts(turn.inputs)]
 
 
@@ -110,4 +110,4 @@ def test_a_title_that_has_become_something_else_is_none() -> None:
     before = lines_of(script.records)
     assert [piece.title for piece in script.pieces() if isinstance(piece, Title)] == ["Mine"]
     changing = Changing(before, before.replace(b"custom-title", b"other"))
-    assert not any(isinstance(piece, Title) for piece in normalise(changing, Counts(), beside=Companions()))
+    assert not any(isinstance(piece, Title) for piece in normalise(changing, Counts(), companions=MadeCompanions()))

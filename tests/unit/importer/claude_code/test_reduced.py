@@ -6,7 +6,7 @@ import pytest
 
 from services.importer.claude_code import index as claude_code_index
 from services.importer.claude_code.session import normalise
-from services.importer.companions import FolderBeside
+from services.importer.companions import FolderCompanions
 from services.importer.lines import FileSource
 from services.importer.model import Counts, Discarded, Header, Piece, Turn
 from tests.support.sessions.claude_sessions import FOLDER, outline, pieces_of
@@ -18,7 +18,7 @@ WITHOUT_FORKS = [path for path in FILES if "fork" not in path.name and not path.
 
 
 def read(path: Path) -> list[Piece]:
-    return list(normalise(FileSource(path), Counts(), beside=FolderBeside(path, LEAVES)))
+    return list(normalise(FileSource(path), Counts(), companions=FolderCompanions(path, LEAVES)))
 
 
 def expected() -> dict[str, list[str]]:

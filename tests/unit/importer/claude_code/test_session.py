@@ -9,12 +9,12 @@ import pytest
 from services.importer.claude_code import index as claude_code_index
 from services.importer.claude_code import queue as claude_code_queue
 from services.importer.claude_code.session import normalise
-from services.importer.companions import FolderBeside
+from services.importer.companions import FolderCompanions
 from services.importer.lines import FileSource
 from services.importer.model import Counts, Input, Origin, Plan, Step, Turn
 from tests.support.sessions.claude_sessions import (
     SESSION,
-    Companions,
+    MadeCompanions,
     Script,
     calls_of,
     headers_of,
@@ -202,14 +202,14 @@ def test_a_transcript_of_a_sub_agent_is_a_child_whose_metadata_names_the_call() 
     script = Script(sidechain=True, agent="a1")
     script.prompt("Count")
     script.answer("4 lines.")
-    beside = Companions("agent-a1.jsonl")
+    beside = MadeCompanions("agent-a1.jsonl")
     beside.add("agent-a1.meta.json", b'{"toolUseId":"call-1","description":"Count lines"}')
     (header,) = headers_of(script.pieces(beside))
     assert header.parent is not None
     assert (header.source_id, header.parent.source_id) == (f"{SESSION}:a1", SESSION)
     assert (header.parent.kind, header.parent.call, header.title) == ("child", "call-1", "Count lines")
     for meta in (b"[]", b"no json", None):
-        beside = Companions("agent-a1.jsonl")
+        beside = MadeCompanions("agent-a1.jsonl")
         if meta is not None:
             beside.add("agent-a1.meta.json", meta)
         (header,) = headers_of(script.pieces(beside))
@@ -375,7 +375,7 @@ def test_a_message_of_several_lines_is_one_step_with_the_tokens_of_its_last() ->
     script.call("call-1", message="m1", command="a")
     script.result("call-1")
     script.answer(
-        "Beside it.", message="m1", stop="tool_use",
+        "Companions it.", message="m1", stop="tool_use",
         body={"usage": {"input_tokens": 3, "cache_read_input_tokens": 4, "cache_creation_input_tokens": 5,
                         "output_tokens": 6, "output_tokens_details": {"thinking_tokens": 2}}},
     )  # fmt: skip
@@ -383,7 +383,7 @@ def test_a_message_of_several_lines_is_one_step_with_the_tokens_of_its_last() ->
     first, second = one_turn(script).pieces
     assert isinstance(first, Step)
     assert isinstance(second, Step)
-    assert [item.text for item in first.items] == ["Hm.", "Beside it."]
+    assert [item.text for item in first.items] == ["Hm.", "Companions it."]
     assert [call.end for call in first.calls] == ["succeeded"]
     assert (first.source_id, first.response_id, first.model) == ("u2", "m1", "claude-test-1")
     assert first.usage is not None
@@ -523,7 +523,7 @@ def test_files_that_a_call_changed(kept: dict[str, Any], change: str | None) -> 
 def test_the_whole_of_an_output_comes_from_beside_the_session() -> None:
     shown = "<persisted-output>\nOutput too large (9KB). Full output saved to: /h/p/s/tool-results/b1.txt\n\n1\n..."
     kept = {"stdout": "1\n2\n3", "persistedOutputPath": "C:\\h\\tool-results\\b1.txt"}
-    beside = Companions()
+    beside = MadeCompanions()
     beside.add("tool-results/b1.txt", b"1\n2\n3\n4")
     for values in ({"kept": kept}, {"content": shown}):
         script = Script()
@@ -551,7 +551,7 @@ def test_where_whole_outputs_lie(tmp_path: Path, session: str, companion: str) -
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(content)
     path = tmp_path / session
-    pieces = normalise(FileSource(path), Counts(), beside=FolderBeside(path, {}))
+    pieces = normalise(FileSource(path), Counts(), companions=FolderCompanions(path, {}))
     assert [call.whole and call.whole.content for call in calls_of(pieces)] == [b"whole"]
 
 
@@ -991,7 +991,7 @@ def test_a_resumed_copy_of_old_versions_is_found_by_the_leaf_that_its_summary_na
     script.prompt("Second")
     (alone,) = headers_of(script.pieces())
     assert alone.parent is None
-    (header,) = headers_of(script.pieces(Companions(leaves={"u3": "parent"})))
+    (header,) = headers_of(script.pieces(MadeCompanions(leaves={"u3": "parent"})))
     assert header.parent is not None
     assert (header.parent.source_id, header.parent.turns, header.shared_turns) == ("parent", 1, 1)
 
@@ -1004,7 +1004,7 @@ def test_a_session_that_goes_on_from_another_file_shares_all_of_it() -> None:
         script.prompt("Go on")
         (alone,) = headers_of(script.pieces())
         assert alone.parent is None
-        (header,) = headers_of(script.pieces(Companions(leaves={"elsewhere": "parent"})))
+        (header,) = headers_of(script.pieces(MadeCompanions(leaves={"elsewhere": "parent"})))
         assert header.parent is not None
         assert (header.parent.source_id, header.parent.turns, header.parent.through) == ("parent", None, "elsewhere")
         assert (header.parent.is_copied, header.shared_turns) == (False, 0)
@@ -1068,7 +1068,7 @@ def test_the_name_of_the_file_tells_whose_it_is() -> None:
     for _ in range(3):
         script.session = "other"
         script.answer("One.")
-    (header,) = headers_of(script.pieces(Companions("mine.jsonl")))
+    (header,) = headers_of(script.pieces(MadeCompanions("mine.jsonl")))
     assert header.source_id == "mine"
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from services.importer.claude_code.session import normalise
-from services.importer.companions import FolderBeside
+from services.importer.companions import FolderCompanions
 from services.importer.lines import FileSource
 from services.importer.model import Counts, Input, Piece, Step, Title, Turn
 from tests.support.sessions.claude_sessions import calls_of, headers_of, texts, turns_of
@@ -56,7 +56,7 @@ pytestmark = needs_sessions
 def read(file: str) -> tuple[list[Piece], Counts]:
     path = FOLDER / "claude" / file
     counts = Counts()
-    return list(normalise(FileSource(path), counts, beside=FolderBeside(path, RESUMED_LEAF))), counts
+    return list(normalise(FileSource(path), counts, companions=FolderCompanions(path, RESUMED_LEAF))), counts
 
 
 @pytest.mark.parametrize("session", SESSIONS, ids=[session.file for session in SESSIONS])

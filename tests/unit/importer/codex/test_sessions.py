@@ -3,7 +3,7 @@
 import pytest
 
 from services.importer.codex.session import normalise
-from services.importer.companions import NothingBeside
+from services.importer.companions import NoCompanions
 from services.importer.lines import FileSource
 from services.importer.model import (
     Call,
@@ -37,7 +37,7 @@ NO_RECORD = {
 
 def read(file: Told) -> tuple[list[Piece], Counts]:
     counts = Counts()
-    return list(normalise(FileSource(file.path), counts, beside=NothingBeside(file.file))), counts
+    return list(normalise(FileSource(file.path), counts, companions=NoCompanions(file.file))), counts
 
 
 def calls_of(pieces: list[Piece]) -> list[Call]:
@@ -158,7 +158,7 @@ def test_what_any_beginning_of_a_session_gives_is_the_beginning_of_what_all_of_i
     lines = list(FileSource(file.path))
     whole, _ = read(file)
     for end in range(1, len(lines)):
-        pieces = list(normalise(lines[:end], Counts(), beside=NothingBeside(file.file)))
+        pieces = list(normalise(lines[:end], Counts(), companions=NoCompanions(file.file)))
         settled = [piece for piece in pieces if not isinstance(piece, Header) and not getattr(piece, "is_open", False)]
         assert settled == [piece for piece in whole if not isinstance(piece, Header)][: len(settled)]
 
