@@ -14,7 +14,7 @@ from services.ingest.commands.accepting.lineage import fork_command
 from services.ingest.commands.existence import KnownThreads
 from services.ingest.commands.forks import ForkAt, Forks, FoundPoint, MadeFork
 from services.ingest.http.problems import ProblemError, no_such_thread
-from tests.unit.ingest.commands.test_accept import ANN
+from tests.unit.ingest.commands.accepting.test_accept import ANN
 
 PARENT = ThreadKey(TenantId("acme"), ThreadId("t-1"))
 CONFIG: JsonValue = {"model": "now"}

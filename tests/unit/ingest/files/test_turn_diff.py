@@ -24,7 +24,7 @@ from services.ingest.files.turn_diff import (
 )
 from services.ingest.http.problems import TOO_LARGE, Problem
 from tests.support.recorded import histories
-from tests.unit.ingest.commands.test_accept import command
+from tests.unit.ingest.commands.accepting.test_accept import command
 from tests.unit.ingest.threads import slug, with_call
 from tests.unit.ingest.world import CATALOG, World
 

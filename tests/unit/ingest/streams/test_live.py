@@ -9,7 +9,7 @@ from schemas.other_topics.progress import Delta, Heartbeat, ToolOutput
 from schemas.thread import Verdict
 from services.chassis.log.port import Outgoing
 from services.chassis.threads.states import StatesUnavailableError
-from services.ingest.streams import watched
+from services.ingest.streams import watched_thread
 from services.ingest.streams.live import BehindError, CursorError, LiveLimits, TooManyWatchesError
 from services.ingest.streams.watch import Watch, WatchCutError
 from services.ingest.streams.watched_thread import TailLimits
@@ -360,6 +360,6 @@ async def _break_fold(world: LiveWorld, monkeypatch: pytest.MonkeyPatch) -> None
         raise RuntimeError("a bug")
 
     with monkeypatch.context() as patch:
-        patch.setattr(watched, "fold", broken)
+        patch.setattr(watched_thread, "fold", broken)
         await world.append(DESCRIBED)
         await asyncio.sleep(0.1)

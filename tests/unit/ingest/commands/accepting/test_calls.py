@@ -14,7 +14,7 @@ from services.ingest.http.problems import (
     ProblemType,
 )
 from services.ingest.http.requests import DecideCall, PostResult, ResolveCall
-from tests.unit.ingest.commands.test_accept import LIMITS, accepted, command, only_event, refused
+from tests.unit.ingest.commands.accepting.test_accept import LIMITS, accepted, command, only_event, refused
 
 HASH = "a" * 64
 WAITING = CallFacts("book", 1, "client", "00000000-0000-5000-8000-000000000001")

@@ -14,7 +14,7 @@ from services.ingest.commands.accepting.children import child_command, create_ch
 from services.ingest.commands.accepting.lineage import ForkPoint
 from services.ingest.http.problems import ARTIFACT_MISSING, CHILD_TOO_DEEP, INVALID_REQUEST, THREAD_CLOSING, ProblemType
 from services.ingest.http.requests import CreateChild, FirstInput, NamedArtifact
-from tests.unit.ingest.commands.test_accept import ANN, LIMITS, accepted, refused
+from tests.unit.ingest.commands.accepting.test_accept import ANN, LIMITS, accepted, refused
 
 PARENT = ThreadKey(TenantId("acme"), ThreadId("t-1"))
 CONFIG = Config(model="one", instructions="Be brief.")

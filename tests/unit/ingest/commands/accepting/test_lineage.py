@@ -19,7 +19,7 @@ from services.ingest.commands.accepting.lineage import (
 )
 from services.ingest.http.problems import ARTIFACT_MISSING, INVALID_REQUEST, TOO_LARGE, ProblemType
 from services.ingest.http.requests import FirstInput, ForkThread, NamedArtifact, RewindThread
-from tests.unit.ingest.commands.test_accept import ANN, LIMITS, accepted, refused
+from tests.unit.ingest.commands.accepting.test_accept import ANN, LIMITS, accepted, refused
 
 PARENT = ThreadKey(TenantId("acme"), ThreadId("t-1"))
 CONFIG = Config(model="one", instructions="Be brief.")
