@@ -1,6 +1,7 @@
-"""Consumer groups: what they are called, and who has which partitions.
+"""Consumer groups: their names, and which member has which partitions.
 
-Groups share the work: each partition belongs to one member of its group. A service takes its group's name from here.
+The members of a group share the work: each partition belongs to one of them. A service takes its group's name from
+here, and so does ingest, which reports partitions that nobody works on.
 """
 
 from collections.abc import Iterable, Mapping
@@ -12,7 +13,7 @@ RUNTIME_GROUP: Final = "threadlog-runtime"
 PROJECTOR_GROUP: Final = "threadlog-projector"
 ROLLUPS_GROUP: Final = "threadlog-rollups"
 EXECUTOR_GROUPS: Final = "threadlog-tool-executor-"
-"""What the names of all pools' groups begin with."""
+"""The beginning of the group names of all executor pools."""
 
 
 def executor_group(pool: str) -> str:
@@ -20,28 +21,32 @@ def executor_group(pool: str) -> str:
 
 
 class GroupMembers(NamedTuple):
+    """A group as the broker describes it."""
+
     members: int
     assigned: frozenset[TopicPartition]
     is_settled: bool
-    """False while the group agrees on a new assignment, or where the broker does not tell it."""
+    """Whether `assigned` can be relied on: false while the group agrees on a new assignment, or if the broker does not
+    report it.
+    """
 
 
 class Groups(Protocol):
-    """What a broker can be asked about groups. Raises LogError."""
+    """What a broker can be asked about consumer groups. The methods raise LogError."""
 
     async def names(self) -> frozenset[str]:
-        """Of all groups that it knows, also of those that have no member any more and still have an offset."""
+        """Return the names of all groups that the broker knows, even without members while they have an offset."""
         ...
 
     async def members(self, group: str) -> GroupMembers:
-        """None of a group that it does not know."""
+        """Return the members of a group. A group that the broker does not know has none."""
         ...
 
 
 def without_owner(
     groups: Mapping[str, GroupMembers], partitions: Iterable[TopicPartition]
 ) -> dict[str, tuple[TopicPartition, ...]]:
-    """The partitions that no member of the group has. A group that is about to change has its say later."""
+    """Return by group the partitions that no member has. Groups that are not settled are left out."""
     wanted = sorted(partitions)
     return {
         name: tuple(tp for tp in wanted if tp not in group.assigned)

@@ -1,13 +1,13 @@
 """How far a reader is behind its log, in records and in seconds, and whether it stands still.
 
-Seconds: how long ago the log ended where the reader is now. The ends are remembered from look to look, and between two
-looks the log is taken to have grown evenly. So it needs no record's time, says nothing wrong after a quiet hour, and is
-as exact as the looks are frequent. A reader that was behind already at the first look is as far behind as that is ago,
-at least.
+**Lag in seconds** is how long ago the log ended where the reader is now. The ends are remembered from look to look, and
+between two looks the log is taken to have grown evenly. So the lag needs no record's time, is right after a quiet hour,
+and is as exact as the looks are frequent. A reader that was behind at the first look is at least as far behind as that
+look is ago.
 
-A reader stands still if the log answers and has more for it, it waits for nothing else, and yet it has not come further
-in any of its partitions for a long time. Nothing but a fault of the process explains that, so a restart may help; a log
-or a database that is away never looks like it.
+**A reader stands still** if the log answers and has more for it, it waits for nothing else, and yet its position has
+moved in no partition for a long time. Only a fault of the process explains that, so a restart may help. A log or a
+database that is away never looks like it.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ log = structlog.get_logger()
 class Behind(NamedTuple):
     records: int
     seconds: float
-    """Of the partition that is furthest behind."""
+    """Lag of the partition that is furthest behind."""
 
 
 class _Look(NamedTuple):
@@ -45,11 +45,17 @@ class _Look(NamedTuple):
 
 
 class Lag:
+    """The computation alone: times and offsets are arguments."""
+
     def __init__(self) -> None:
         self._looks: dict[TopicPartition, list[_Look]] = {}
 
     def look(self, at: float, ends: Offsets, positions: Offsets) -> Behind:
-        """`positions` are offsets of the first record that the reader does not have; `ends` were asked for before."""
+        """Return how far the reader is behind, in records and in seconds.
+
+        `positions` are the offsets of the first record that the reader does not have. `ends` must be older than them:
+        else records that arrived in between would count as lag.
+        """
         self._looks = {tp: self._looks.get(tp, []) for tp in positions}
         records, seconds = 0, 0.0
         for tp, position in positions.items():
@@ -65,7 +71,7 @@ class Lag:
 
 
 def _level_at(looks: list[_Look], position: int) -> float:
-    """When the log ended at the position. All looks but the first are beyond it."""
+    """Return when the log ended at the position. All looks but the first lie beyond it."""
     first = looks[0]
     if len(looks) == 1 or first.end >= position:
         return first.at
@@ -74,6 +80,8 @@ def _level_at(looks: list[_Look], position: int) -> float:
 
 
 class LagMeter:
+    """Looks at the log again and again, sets the gauges, and judges whether the reader stands still."""
+
     def __init__(
         self,
         log_: Log,
@@ -85,7 +93,7 @@ class LagMeter:
         stuck_seconds: float = STUCK_SECONDS,
         waits: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`waits`: whether the reader is, or since the last look was, held up by something else than itself."""
+        """`waits` returns whether the reader is held up, or was since the last look, by something else than itself."""
         self._log = log_
         self._positions = positions
         self._records = records
@@ -99,7 +107,7 @@ class LagMeter:
         self._moved_at = 0.0
 
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """Look until cancelled. A log that does not answer leaves the gauges as they are."""
         self._moved_at = asyncio.get_running_loop().time()
         while True:
             try:
@@ -109,7 +117,7 @@ class LagMeter:
             await asyncio.sleep(self._look_seconds)
 
     async def look(self) -> None:
-        """Raises LogError."""
+        """Look once. Raise LogError if the log does not answer."""
         ends = await self._log.end_offsets(list(self._positions()))
         now = asyncio.get_running_loop().time()
         positions = {tp: offset for tp, offset in self._positions().items() if tp in ends}
@@ -123,7 +131,7 @@ class LagMeter:
         self._last, self._looked_at = positions, now
 
     def not_live(self) -> str | None:
-        """The reason, where the reader stands still."""
+        """Return the reason if the reader stands still, else None. An old look proves nothing, so it judges nothing."""
         now = asyncio.get_running_loop().time()
         stands = self._looked_at - self._moved_at
         if stands < self._stuck_seconds or now - self._looked_at > self._stuck_seconds / 2:

@@ -1,12 +1,19 @@
 """The outbox: how appends become batches, the same for every implementation of the log.
 
-A turn's price is its round trips, so each partition has one queue and at most one batch in flight: whatever is queued
-while a batch travels goes as the next one. The first append of an idle partition is sent by `call_soon`, so that all
-appends of one loop iteration are one batch. There is no task per append and none per batch, only callbacks.
+**Batching.** A turn's price is its round trips, so each partition has one queue and at most one batch in flight:
+whatever is queued while a batch travels goes as the next one. The first append of an idle partition is sent by
+`call_soon`, so that all appends of one loop iteration are one batch. There is no task per append and none per batch,
+only callbacks.
 
-A batch that failed retriably is sent again, after a backoff, before anything that was queued later: order is kept.
-Each append has a deadline. When it passes the append's future fails; what was still queued is dropped, what was already
-sent may have been stored.
+**Order.** A batch that failed with a retriable error is sent again, after a pause, before anything that was queued
+later. So records of a partition are stored in the order in which they were appended, whatever fails.
+
+**Deadlines.** Each append has one. When it passes, the append's future fails. What was still queued is dropped; what
+was already sent may have been stored. A failed append therefore means "unknown", and callers must be able to repeat it.
+
+**What happens if the process dies.** A batch in flight is stored as a whole or not at all, because Kafka writes a batch
+atomically; a call that is larger than a batch may be stored in part. The outbox itself is lost. Callers depend on
+nothing in it: they act on the resolved future, or on the record when they read it back.
 """
 
 import asyncio
@@ -40,15 +47,23 @@ BatchResult = int | LogError
 
 
 class BatchSender(Protocol):
+    """The way to a broker, of which each implementation of the log has its own."""
+
     def send(
         self, topic: str, partition: int, records: Sequence[Outgoing], done: Callable[[BatchResult], None]
     ) -> None:
-        """Send one batch; call `done` once, from a later loop iteration. A retriable error means: send it again."""
+        """Send one batch; call `done` exactly once, from a later loop iteration.
+
+        A retriable error means that the outbox sends the batch again. Not before a later iteration: the outbox is still
+        taking notes of the batch while this runs.
+        """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class OutboxLimits:
+    """Sizes are payload bytes of one partition, by `record_bytes_bound`."""
+
     record_bytes_max: int
     delivery_timeout_seconds: float
     batch_bytes_max: int = BATCH_BYTES_MAX
@@ -63,9 +78,9 @@ class OutboxCounts:
     """Plain integers, because they are counted on the hot path; `log.metrics` shows them to Prometheus."""
 
     records: int = 0
-    """Acknowledged."""
+    """Records that the broker acknowledged."""
     batches: int = 0
-    """Sent, retries included."""
+    """Batches sent, retries included."""
     retries: int = 0
     appends_failed: int = 0
     lossy_records_dropped: int = 0
@@ -85,6 +100,7 @@ class Outboxes:
         self._closed: LogError | None = None
 
     def append(self, topic: str, partition: int, records: Sequence[Outgoing]) -> asyncio.Future[tuple[int, ...]]:
+        """Queue the records; see `Appender.append`. A refusal fails the future at once, and stores nothing."""
         future: asyncio.Future[tuple[int, ...]] = self.loop.create_future()
         outbox = self._outbox(topic, partition)
         payload_bytes, largest_bytes = _measure(records)
@@ -98,6 +114,7 @@ class Outboxes:
         return future
 
     def append_lossy(self, topic: str, partition: int, records: Sequence[Outgoing]) -> None:
+        """Queue progress, or drop and count it when too much is queued already."""
         if not records:
             return
         outbox = self._outbox(topic, partition)
@@ -111,7 +128,10 @@ class Outboxes:
             self._enqueue(outbox, _Entry(records, payload_bytes, self._deadline(), None))
 
     async def flush(self) -> None:
-        """Failures are the callers' business: they hold the futures."""
+        """Return once all that is queued now was acknowledged or failed. Failures are reported by the callers' futures.
+
+        An empty entry at the end of each queue is the barrier: it is resolved when all entries before it are done.
+        """
         barriers: list[asyncio.Future[tuple[int, ...]]] = []
         for outbox in self._busy:
             future: asyncio.Future[tuple[int, ...]] = self.loop.create_future()
@@ -138,6 +158,10 @@ class Outboxes:
         return outbox
 
     def _refusal(self, outbox: "_Outbox", payload_bytes: int, largest_bytes: int) -> LogError | None:
+        """Return why the records are not queued, or None.
+
+        A record that is too large fails for good. A full queue is retriable: it empties once the broker answers.
+        """
         if self._closed is not None:
             return self._closed
         if largest_bytes > self.limits.record_bytes_max:
@@ -169,7 +193,7 @@ class Outboxes:
         return self.limits.delivery_timeout_seconds / 20
 
     def _expire(self) -> None:
-        """One timer for all deadlines, so an append fails up to a twentieth of the timeout late."""
+        """Fail appends whose deadline has passed. One timer serves all, so they fail up to a twentieth of it late."""
         self._sweep = self.loop.call_later(self._sweep_seconds, self._expire) if self._busy else None
         now = self.loop.time()
         for outbox in self._busy:
@@ -200,7 +224,7 @@ class Outboxes:
 
 
 class _Entry:
-    """One call's records, or none: the barrier of a flush."""
+    """The records of one call. An entry without records is the barrier of a flush."""
 
     __slots__ = ("deadline", "failed", "future", "offsets", "payload_bytes", "records")
 
@@ -215,25 +239,31 @@ class _Entry:
         self.payload_bytes = payload_bytes
         self.deadline = deadline
         self.future = future
-        """None for a lossy append."""
+        """What the caller waits for; None for a lossy append."""
         self.failed = False
+        """Whether the future has failed. The records may still be in flight, and are not sent again."""
         self.offsets: tuple[int, ...] = ()
-        """Only where a call is larger than a batch: of the parts that are stored."""
+        """Offsets of the parts that are stored already, if the call is larger than a batch."""
 
 
 class _Batch:
+    """What is in flight: whole entries, or a part of one that is larger than a batch."""
+
     __slots__ = ("entries", "failures", "is_part", "records")
 
     def __init__(self, entries: list[_Entry], records: Sequence[Outgoing], *, is_part: bool) -> None:
         self.entries = entries
         self.records = records
         self.is_part = is_part
-        """A part of one entry that is larger than a batch; the entry stays at the head of the queue."""
+        """Whether it is a part of a larger entry, which stays at the head of the queue until its last part is stored.
+        """
         self.failures = 0
-        """Of this batch, in a row."""
+        """Times that sending this batch has failed."""
 
 
 class _Outbox:
+    """The queue of one partition, and its batch in flight."""
+
     __slots__ = ("_batch", "_owner", "_partition", "_retry", "_topic", "queue", "queued_bytes")
 
     def __init__(self, owner: Outboxes, topic: str, partition: int) -> None:
@@ -250,6 +280,7 @@ class _Outbox:
         return f"{self._topic}/{self._partition}"
 
     def send_next(self) -> None:
+        """Send the next batch unless one is in flight. Called by `call_soon`, so all that was queued since is in it."""
         if self._batch is not None:
             return
         self._batch = batch = self._take()
@@ -265,7 +296,7 @@ class _Outbox:
 
     def _done(self, batch: _Batch, result: BatchResult) -> None:
         if self._batch is not batch:
-            return  # abandoned
+            return  # it was abandoned when the log closed, and the answer concerns nobody any more
         if isinstance(result, int):
             self._stored(batch, result)
         elif result.retriable and not all(entry.failed for entry in batch.entries):
@@ -306,7 +337,9 @@ class _Outbox:
             offset = end
 
     def _take(self) -> _Batch | None:
-        """The next batch: whole entries as long as they fit, or a part of one that is too large for any batch."""
+        """Return the next batch, or None: whole entries as long as they fit, or a part of one too large for any
+        batch.
+        """
         entries: list[_Entry] = []
         batch_bytes = 0
         bytes_max = self._owner.limits.batch_bytes_max
@@ -331,7 +364,10 @@ class _Outbox:
         self.queued_bytes -= self.queue.popleft().payload_bytes
 
     def expire(self, now: float) -> None:
-        """Deadlines ascend along the queue, and what is in flight is older than what is queued."""
+        """Fail what is past its deadline. Deadlines ascend along the queue, and the batch in flight is older still.
+
+        The batch in flight stays: only its answer tells when the next one may be sent without changing the order.
+        """
         error = LogUnavailableError(
             f"{self.name} did not acknowledge within {self._owner.limits.delivery_timeout_seconds} s"
         )
@@ -343,6 +379,7 @@ class _Outbox:
             self._pop()
 
     def abandon(self, reason: LogError) -> None:
+        """Fail everything, because the log is closed."""
         if self._retry is not None:
             self._retry.cancel()
         for entry in [*(self._batch.entries if self._batch is not None else ()), *self.queue]:
@@ -359,6 +396,7 @@ def _join(entries: list[_Entry]) -> _Batch:
 
 
 def _cut(entry: _Entry, bytes_max: int) -> _Batch:
+    """Return the next part of an entry: at least one record, and as many as fit."""
     part: list[Outgoing] = []
     part_bytes = 0
     for record in entry.records[len(entry.offsets) :]:
@@ -370,7 +408,7 @@ def _cut(entry: _Entry, bytes_max: int) -> _Batch:
 
 
 def _measure(records: Sequence[Outgoing]) -> tuple[int, int]:
-    """Bytes of all records and of the largest."""
+    """Return the bytes of all records together, and of the largest one."""
     total = largest = 0
     for record in records:
         size = record_bytes_bound(record)
@@ -380,7 +418,7 @@ def _measure(records: Sequence[Outgoing]) -> tuple[int, int]:
 
 
 def record_bytes_bound(record: Outgoing) -> int:
-    """At least what the record takes in a batch (header names are ASCII)."""
+    """Return at least the bytes that the record takes in a batch. Header names are ASCII."""
     size = RECORD_OVERHEAD_BYTES + len(record.key) + (0 if record.value is None else len(record.value))
     for name, value in record.headers:
         size += HEADER_OVERHEAD_BYTES + len(name) + len(value)

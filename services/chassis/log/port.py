@@ -1,8 +1,9 @@
 """The log as the services see it: a port with two implementations, `chassis.kafka` and the simulated log of the tests.
 
-Both pass `tests/contract/test_log.py`. What they promise: records of one partition keep the order in which they were
-appended; a resolved append is durable; a reader sees every record from its position on, once per position, but an
-append may have been stored twice (a retry whose first try was acknowledged into the void).
+Both pass `tests/contract/test_log.py`. They promise that records of one partition keep the order in which they were
+appended, that a resolved append is durable, and that a reader sees every record from its position on, once per
+position. They do not promise that an append is stored once: after a retry whose first acknowledgement was lost it may
+be there twice. Events carry ids, so the fold recognises the second one.
 """
 
 import asyncio
@@ -16,7 +17,7 @@ NO_OFFSETS: Mapping["TopicPartition", int] = MappingProxyType({})
 
 
 class LogError(ThreadlogError):
-    """The log refused: an oversized record, missing rights, a fenced producer. Trying again does not help."""
+    """The log refuses: a record is too large, rights are missing, a producer is fenced. Trying again does not help."""
 
 
 class LogUnavailableError(LogError):
@@ -26,7 +27,7 @@ class LogUnavailableError(LogError):
 
 
 class OffsetOutOfRangeError(LogError):
-    """A reader's position is not in the log: deleted by retention, or the topic is another one than it was."""
+    """A reader's position is not in the log: retention has deleted it, or the topic was made anew."""
 
 
 class Outgoing(NamedTuple):
@@ -66,7 +67,9 @@ class Appender(Protocol):
         ...
 
     def append_lossy(self, topic: str, partition: int, records: Sequence[Outgoing]) -> None:
-        """For progress: dropped, and counted, when the outbox already holds more than its limit, or when it fails."""
+        """Append progress. It is dropped, and counted, if the outbox is over its limit for it or if the append
+        fails.
+        """
         ...
 
     async def flush(self) -> None:
@@ -75,19 +78,24 @@ class Appender(Protocol):
 
 
 class Rebalance(Protocol):
-    """What a member of a group does when partitions come and go. Both are called from within `poll`, one after the
-    other, so they never run beside the caller's own handling of records; what they raise, `poll` raises.
-    After a change of members `revoked` is called only for partitions that do not come back, once that is known.
+    """What a member of a group does when partitions come and go.
+
+    Both are called from within `poll`, one after the other, so they never run while the caller handles records. What
+    they raise, `poll` raises. After a change of members `revoked` is called only for partitions that do not come back,
+    once that is known.
     """
 
-    async def revoked(self, partitions: frozenset[TopicPartition]) -> None: ...
+    async def revoked(self, partitions: frozenset[TopicPartition]) -> None:
+        """Stop to work for these partitions: another member may have them already."""
 
     async def assigned(self, partitions: frozenset[TopicPartition]) -> Mapping[TopicPartition, int]:
-        """The start offset of each newly assigned partition; one that is left out starts at its beginning."""
+        """Return the start offset of each new partition. A partition that is left out starts at its beginning."""
         ...
 
 
 class Reader(Protocol):
+    """Reads partitions from offsets that it is told. It never starts at a committed offset."""
+
     async def poll(self, timeout_ms: int) -> list[tuple[TopicPartition, list[Incoming]]]:
         """Wait for at least one record or the timeout. Offsets per partition ascend, not always without gaps.
 
@@ -95,62 +103,84 @@ class Reader(Protocol):
         """
         ...
 
-    def assignment(self) -> frozenset[TopicPartition]: ...
+    def assignment(self) -> frozenset[TopicPartition]:
+        """Return the partitions that are read now."""
+        ...
 
     def position(self, tp: TopicPartition) -> int:
-        """The offset of the next record that `poll` gives for an assigned partition."""
+        """Return the offset of the next record that `poll` returns for an assigned partition."""
         ...
 
     def assign(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Hand-assigned readers only. The whole new assignment; partitions already assigned keep their position."""
+        """Set the whole assignment of a reader outside any group. Partitions that it has already keep their
+        position.
+        """
         ...
 
-    def seek(self, tp: TopicPartition, offset: int) -> None: ...
+    def seek(self, tp: TopicPartition, offset: int) -> None:
+        """Continue an assigned partition at this offset."""
+        ...
 
     async def end_offsets(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]: ...
 
-    def pause(self, tps: Iterable[TopicPartition]) -> None: ...
+    def pause(self, tps: Iterable[TopicPartition]) -> None:
+        """Return no records of these partitions until they are resumed. Their positions stay."""
+        ...
 
-    def resume(self, tps: Iterable[TopicPartition]) -> None: ...
+    def resume(self, tps: Iterable[TopicPartition]) -> None:
+        """Return records of these partitions again."""
+        ...
 
     def commit_soon(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """For lag tools only: `offsets` are those of the next records. Errors are counted, never raised."""
+        """Commit the offsets of the next records, for lag tools only. Errors are counted, never raised."""
         ...
 
     async def close(self) -> None:
-        """Leave the group, if any. `Rebalance.revoked` is not called: the caller knows."""
+        """Leave the group, if there is one. `Rebalance.revoked` is not called, since the caller knows."""
         ...
 
 
 class Log(Protocol):
+    """One connection to a log. Its methods raise LogError."""
+
     @property
-    def appender(self) -> Appender: ...
+    def appender(self) -> Appender:
+        """The way to append, one for all topics."""
+        ...
 
     async def group_reader(
         self, topics: Sequence[str], group: str, rebalance: Rebalance, instance_id: str | None = None
     ) -> Reader:
-        """A member of a group, joined; its first `poll` calls `Rebalance.assigned`. With an instance id its membership
-        is static: a restart within the session timeout takes its partitions back and no other member notices.
+        """Join a group and return its reader, whose first `poll` calls `Rebalance.assigned`.
+
+        With an instance id the membership is static: a process that restarts within the session timeout gets its
+        partitions back, and no other member notices.
         """
         ...
 
     async def reader(self, offsets: Mapping[TopicPartition, int] = NO_OFFSETS) -> Reader:
-        """A reader outside any group that reads what it is told to."""
+        """Return a reader outside any group, which reads these partitions from these offsets."""
         ...
 
-    async def partition_count(self, topic: str) -> int: ...
+    async def partition_count(self, topic: str) -> int:
+        """Return the number of partitions that the topic had when this connection first asked."""
+        ...
 
     def partition_for(self, key: bytes, partition_count: int) -> int:
-        """As Kafka's default partitioner (murmur2), so that any client agrees."""
+        """Return the partition of a key, as Kafka's default partitioner does (murmur2), so that any client agrees."""
         ...
 
-    async def begin_offsets(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]: ...
+    async def begin_offsets(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return the offset of the first record of each partition that retention has left."""
+        ...
 
     async def end_offsets(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """The offset that the next record of each partition will get."""
+        """Return the offset that the next record of each partition will get."""
         ...
 
-    async def cluster_id(self) -> str: ...
+    async def cluster_id(self) -> str:
+        """Return the id of the cluster, which tells two logs with equal topics apart. Empty if the broker has none."""
+        ...
 
     async def close(self) -> None:
         """Flush, then close readers that are still open, the appender and the connections."""

@@ -1,17 +1,23 @@
-"""Reading a thread out of its partition, where no row can be trusted or none is there: the log is enough, and slow."""
+"""Read threads out of their partition, if no row can be trusted or none exists: the log is enough, but slow.
+
+The cost is a reading of the whole partition, so callers collect threads and wait for the store first.
+"""
 
 from collections.abc import AsyncGenerator, Collection
+from typing import Final
 
 from schemas.codec import Record, Unreadable, decode
 from schemas.ids import ThreadKey
 from services.chassis.log.port import Log, TopicPartition
 
-POLL_MS = 500
+POLL_MS: Final = 500
+"""How long one poll waits. The records are there already, so only a log that is away lets it wait."""
 
 
 async def scan(log: Log, tp: TopicPartition, keys: Collection[ThreadKey], until: int) -> AsyncGenerator[Record, None]:
-    """The records of these threads from the partition's beginning up to the offset `until`, which is left out, or up to
-    the partition's end where that comes first.
+    """Yield the records of these threads, from the partition's beginning up to but without the offset `until`.
+
+    The partition's end counts if it comes first. Unreadable records are left out, as everywhere. Raise LogError.
     """
     raw_keys = {key.to_bytes() for key in keys}
     begin = (await log.begin_offsets([tp]))[tp]
