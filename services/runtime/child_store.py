@@ -37,7 +37,7 @@ class PostgresChildren:
 
 
 def _end(row: asyncpg.Record) -> ChildEnd:
-    if row["dropped"] is not None:
+    if row["is_withdrawn"]:
         return child_end(None, WITHDRAWN, "")
     contents = [orjson.loads(content) for content in row["answer"] or ()]
     return child_end(row["outcome"], row["reason"], answer_text(contents))

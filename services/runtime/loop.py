@@ -25,7 +25,7 @@ from typing import Final
 import structlog
 
 from schemas.codec import Encoded, Record, encode
-from schemas.events import Confirmed, Context, TurnRecovered
+from schemas.events import Confirmed, Context, InputSubmitted, TurnRecovered
 from schemas.other_topics.progress import Quarantine
 from schemas.state import ThreadState, is_active
 from schemas.thread import Verdict
@@ -126,7 +126,9 @@ class Runtime:
     def on_record(self, held: Held, before: ThreadState, record: Record, verdict: Verdict) -> None:
         work = held.work
         self._transcripts.on_record(held, before, record, verdict)
-        if held.state.lineage is not None and verdict.effect == "applied":
+        # Of what took no effect, only a task that came to a closing child ends anything.
+        may_end = verdict.effect == "applied" or isinstance(record.data, InputSubmitted)
+        if held.state.lineage is not None and may_end:
             answer = partial(self._transcripts.answer, held)
             work.ended = own_end(held.key, before, held.state, record, answer) or work.ended
         work.ahead.read_back(held.state, record)
@@ -300,6 +302,7 @@ class Runtime:
             ended=work.ended,
             children=work.children,
             children_read_ms=work.children_read_ms,
+            stored=frozenset([name for name, how in work.sent.items() if how == "stored"]),
         )
 
     # Appending

@@ -16,8 +16,8 @@ from typing import NamedTuple, TypeAlias
 import structlog
 
 from schemas.codec import encode
-from schemas.events import service_event_id
-from schemas.ids import EventId, ThreadKey
+from schemas.events import ThreadCreated, service_event_id
+from schemas.ids import EventId, ThreadKey, derive_service_event
 from schemas.topics import topic_of
 from services.chassis.clock import Clock
 from services.chassis.log.port import Log, Outgoing
@@ -99,7 +99,9 @@ class ThreadMessages:
             lineage = held.state.lineage
             if lineage is not None and lineage.parent == sending.to.thread:
                 work.ended = None
-            return None
+            # A child may be named once the log has it. If this process dies here, the next owner creates it once more.
+            is_creation = (sending.to, derive_service_event(sending.to, ThreadCreated.kind)) in sending.names
+            return Proceed() if is_creation else None
         # Everything for that thread is sent again: events sent after these may have been stored before them, and the
         # order matters (a child's first events come before its cancel).
         work.sent = {name: how for name, how in work.sent.items() if name[0] != sending.to}

@@ -7,7 +7,15 @@ from typing import cast
 import pytest
 
 from schemas.config import Config
-from schemas.events import AnswerReasoning, AnswerText, InputWithdrawn, Lineage, ThreadCloseRequested, TurnOutcome
+from schemas.events import (
+    AnswerReasoning,
+    AnswerText,
+    InputWithdrawn,
+    Lineage,
+    ThreadClosed,
+    ThreadCloseRequested,
+    TurnOutcome,
+)
 from schemas.ids import ThreadId, ThreadKey, derive_child_input
 from services.chassis.postgres.sql_files import SqlFiles
 from services.runtime import child_store
@@ -117,6 +125,18 @@ async def test_one_whose_task_was_withdrawn_or_discarded_was_cancelled(views: Vi
     closed.apply(ThreadCloseRequested(), USER)
     end = children.child_end(None, children.WITHDRAWN, "")
     assert await ends(views, withdrawn, closed) == {"c1": end, "c2": end}
+
+
+async def test_one_that_was_closed_before_it_had_a_task_was_cancelled(views: Views) -> None:
+    empty, closing, closed = (History(key=ThreadKey(KEY.tenant, ThreadId(name))) for name in ("c1", "c2", "c3"))
+    for history in (empty, closing, closed):
+        history.apply(created(config=Config(model="m"), lineage=LINEAGE))
+    for history in (closing, closed):
+        history.apply(ThreadCloseRequested(), USER)
+    closed.apply(ThreadClosed())
+    assert closed.append(submitted(derive_child_input(closed.key))).effect == "rejected"
+    end = children.child_end(None, children.WITHDRAWN, "")
+    assert await ends(views, empty, closing, closed) == {"c2": end, "c3": end}
 
 
 async def test_each_is_told_as_its_owner_would_have(views: Views) -> None:

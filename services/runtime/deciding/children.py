@@ -1,9 +1,14 @@
 """Child threads: how one begins, what a parent does while it waits, and how the end of one is told. Pure.
 
 A child's id is derived from what it works for, a call or a task of the parent, and its first input's id from its own.
-The parent's owner appends the child's first events once it has read back the parent's own record that asks for them,
-and again after each takeover: they count once. The child's end is told to the parent's thread by the child's owner, as
-the call's result; in case that owner dies first, the parent's owner looks the end up in the views as well.
+Nothing names a child before its `thread.created` is in the log: whoever reads an id may use it at once. A task's record
+names its child, so the child is created first, empty, and the record follows the acknowledgement. A call's dispatch
+names nobody. The child gets its task once the parent's owner has read back the parent's own record that asks for it.
+After each takeover the next owner appends all of this again: it counts once. A process that dies after the creation
+leaves at most an empty thread, which does nothing by itself.
+
+The child's end is told to the parent's thread by the child's owner, as the call's result. In case that owner dies
+first, the parent's owner looks the end up in the views as well.
 
 Cancelling sends the child's first events once more before its input is withdrawn and its turn cancelled. So the first
 events of a dead owner that come late find that the child exists and its input was submitted, and begin nothing.
@@ -126,8 +131,14 @@ def tokens_left(turn: Turn, limits: Limits) -> int | None:
 def begin(
     key: ThreadKey, state: ThreadState, config: Config, origin: Origin, text: str, title: str | None
 ) -> tuple[AppendTo, ...]:
-    """For a state of which everything was read back."""
+    """Return the child's creation and its task, for a state of which everything was read back."""
     child = child_of(key, origin)
+    submitted = InputSubmitted(input=derive_child_input(child), items=(TextItem(text=text),))
+    return create(key, state, config, origin, title), AppendTo(child, submitted)
+
+
+def create(key: ThreadKey, state: ThreadState, config: Config, origin: Origin, title: str | None) -> AppendTo:
+    """Return the child's creation alone: an empty thread, which waits for its task."""
     lineage = Lineage(
         kind="child",
         parent=key.thread,
@@ -138,10 +149,13 @@ def begin(
         task=origin.task,
         depth=depth_of(state) + 1,
     )
-    first = derive_child_input(child)
     created = ThreadCreated(config=config, title=title, labels=state.labels, lineage=lineage)
-    submitted = InputSubmitted(input=first, items=(TextItem(text=text),))
-    return AppendTo(child, created), AppendTo(child, submitted)
+    return AppendTo(child_of(key, origin), created)
+
+
+def is_created(child: ThreadKey, world: World) -> bool:
+    """Return whether the log has acknowledged the child's creation to this process, so that it may be named."""
+    return (child, derive_service_event(child, ThreadCreated.kind)) in world.stored
 
 
 def stop(child: ThreadKey) -> tuple[AppendTo, ...]:
@@ -189,12 +203,14 @@ def advance(
     if stopped_ms is None:
         return [*waiting, LookAgain(min(look_ms, call.deadline_ms))]
     gone_ms = stopped_ms + grace_ms(state, limits)
-    if now_ms >= gone_ms:
+    is_gone = now_ms >= gone_ms
+    # The result names the child. Where the log has not taken its creation yet, the call waits for that, too.
+    if is_gone and is_created(child, world):
         why = "it did not end within the grace time after it was told to; it may still be ending"
         return [Append(_finished(call, child, ChildEnd("cancelled" if turn.cancelling else "timed_out", why)))]
     if not world.is_ahead:
         waiting.extend(stop(child))
-    return [*waiting, LookAgain(min(look_ms, gone_ms))]
+    return [*waiting, LookAgain(look_ms if is_gone else min(look_ms, gone_ms))]
 
 
 def why_refused(state: ThreadState, turn: Turn, call: Call, limits: Limits, world: World) -> tuple[str, str] | None:
@@ -267,12 +283,16 @@ def _finished(call: Call, child: ThreadKey, end: ChildEnd) -> ToolCallFinished:
 
 
 def own_end(key: ThreadKey, before: ThreadState, after: ThreadState, record: Record, answer: Answer) -> ChildEnd | None:
-    """Where this record, which took effect, ends what the thread was begun for: by the end of the turn that took its
-    first input, or by taking that out of the queue.
+    """Return the end of what the thread was begun for, where this record is it: the end of the turn that took its first
+    input, what takes that out of the queue, or that input itself where it comes to a thread that is closing.
     """
-    if not is_told(after) or (before.turn is after.turn and before.queue is after.queue):
+    if not is_told(after):
         return None
     first = derive_child_input(key)
+    if _is_refused(after, record, first):
+        return child_end(None, WITHDRAWN, "")
+    if before.turn is after.turn and before.queue is after.queue:
+        return None
     if not _has(before, first) or _has(after, first):
         return None
     if before.turn is None or first not in before.turn.inputs:
@@ -286,6 +306,19 @@ def is_told(state: ThreadState) -> bool:
     """Whether a parent waits for this thread's end: for one that a person began, none does."""
     lineage = state.lineage
     return lineage is not None and lineage.kind == "child" and (lineage.call is not None or lineage.task is not None)
+
+
+def awaits_task(key: ThreadKey, state: ThreadState) -> bool:
+    """Return whether this is the child of a task and has not got it yet: the task follows its parent's record of it."""
+    is_of_task = state.lineage is not None and state.lineage.kind == "child" and state.lineage.task is not None
+    return is_of_task and state.last_turn == 0 and derive_child_input(key) not in state.inputs
+
+
+def _is_refused(after: ThreadState, record: Record, first: str) -> bool:
+    """Return whether the first input came too late: the thread was closed between its creation and its task."""
+    is_first = isinstance(record.data, InputSubmitted) and record.data.input == first
+    is_closed = after.status in {"closing", "closed"}
+    return is_first and is_closed and after.last_turn == 0 and first not in after.inputs
 
 
 def tell_parent(key: ThreadKey, state: ThreadState, world: World) -> Decisions:

@@ -64,7 +64,7 @@ def _advance_turn(key: ThreadKey, state: ThreadState, now_ms: int, world: World)
     if turn is None:
         if compaction.is_asked_for(state) and state.config is not None:
             return compaction.advance(state, now_ms, narrowed(world.limits, state.config), world)
-        return [*_drop(world), *_without_turn(key, state, world)]
+        return [*_drop(world), *_without_turn(key, state, now_ms, world)]
     limits = narrowed(world.limits, turn.config)
     if turn.cancelling is not None:
         return [*_drop(world), *_end_cancelled(key, state, turn, now_ms, limits, world)]
@@ -90,7 +90,7 @@ def _drop(world: World) -> list[Decision]:
 # Between turns
 
 
-def _without_turn(key: ThreadKey, state: ThreadState, world: World) -> Decisions:
+def _without_turn(key: ThreadKey, state: ThreadState, now_ms: int, world: World) -> Decisions:
     if state.status == "closing":
         return [Append(ThreadClosed())] if plans.is_over(state) else NOTHING_TO_DO
     if state.status != "active" or state.config is None:
@@ -99,10 +99,18 @@ def _without_turn(key: ThreadKey, state: ThreadState, world: World) -> Decisions
     if not free or world.is_ahead:
         # Another owner's answer may have ended the last turn: the next one is asked with what took effect (ADR 20).
         return NOTHING_TO_DO
+    if children.awaits_task(key, state):
+        # A person may speak to a child as soon as its parent's thread names it, which is before it has its task. Where
+        # the task never comes, because its parent has thought better of it, the child answers like any other thread.
+        comes_by_ms = state.created_ms + 1000 * world.limits.deadline_grace_seconds
+        if now_ms < comes_by_ms:
+            return [LookAgain(comes_by_ms)]
     first = [item for item in free if item.mode == "interrupt"][:1]
     if state.last_turn == 0 and children.is_told(state):
         # Its parent waits for the turn that takes the task, and where it waits no longer, it is turn 1 that it cancels.
-        first = [item for item in free if item.input == derive_child_input(key)] or first
+        task = [item for item in free if item.input == derive_child_input(key)]
+        first = task or first
+        free = [*task, *[item for item in free if item not in task]]
     taken = [*first, *free][:1] if state.config.one_turn_per_input else direct_calls.taken_together(free)
     return [
         Append(

@@ -1,13 +1,13 @@
 """What a decision may know beside the state, and what it may come to: values only."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
 from pydantic import JsonValue
 
 from schemas.events import CallOutcome, Confirmed, Context, Event
-from schemas.ids import ThreadKey
+from schemas.ids import EventId, ThreadKey
 from schemas.tools import Catalog, ToolSpec
 from services.runtime.deciding.limits import Limits
 
@@ -91,6 +91,10 @@ class World:
     """Ends of children of this thread, by their ids, as far as they were looked up."""
     children_read_ms: int = 0
     """When they were looked up last; 0 where this process never has."""
+    stored: Container[tuple[ThreadKey, EventId]] = frozenset()
+    """Events of other threads that this process sent, still wants, and that the log has acknowledged. Only what is in
+    the log may be named to others, so a child is named once its `thread.created` is in here.
+    """
 
 
 class Append(NamedTuple):

@@ -1,9 +1,13 @@
 """Plans: how a version is answered, how its tasks run as child threads, and what its call is told. Pure.
 
 A version that a call proposed lives with its call: no task of it runs once the call, or the call's turn, is over. One
-that a person or a backend proposed goes on without a turn. A task is told to run before its child begins, and the child
-begins once that was read back, and again after each takeover: its events count once. Its end is told by the child's
-owner, and looked up by this one, as that of any child.
+that a person or a backend proposed goes on without a turn.
+
+A task begins in four steps, each after the log has the one before: the child is created, empty; `task.updated` says
+that the task runs, and names the child; that is read back; the child is given its task. So the child is there when it
+is named, and works only for a task that really runs: where another record came first, the child stays empty. After a
+takeover all of it is sent again, and counts once. The end of a task is told by the child's owner, and looked up by this
+one, as that of any child.
 """
 
 from collections.abc import Sequence
@@ -183,8 +187,7 @@ def _moves(key: ThreadKey, plan: PlanState, why_stopped: str | None, limits: Lim
     version = plan.in_force or 0
     moves: list[Append] = []
     hopeless = _hopeless(plan)
-    ready = {task.id for task in ready_tasks(plan)}
-    running = sum(standing.status == "running" for standing in plan.tasks.values())
+    startable = {task.id for task in _startable(plan, limits)}
     for name, standing in plan.tasks.items():
         if standing.status == "running":
             end = world.children.get(standing.child or "")
@@ -194,11 +197,16 @@ def _moves(key: ThreadKey, plan: PlanState, why_stopped: str | None, limits: Lim
             why = why_stopped or hopeless.get(name)
             if why is not None:
                 moves.append(Append(TaskUpdated(plan_version=version, task=name, status="cancelled", result=why)))
-            elif name in ready and running < limits.parallel_tasks:
+            elif name in startable and children.is_created(children.child_of(key, _origin(version, name)), world):
                 child = children.child_of(key, _origin(version, name)).thread
                 moves.append(Append(TaskUpdated(plan_version=version, task=name, status="running", child=child)))
-                running += 1
     return moves
+
+
+def _startable(plan: PlanState, limits: Limits) -> Sequence[Task]:
+    """Return the tasks that may begin now: nothing they depend on is left, and no more run at once than are allowed."""
+    running = sum(standing.status == "running" for standing in plan.tasks.values())
+    return ready_tasks(plan)[: max(0, limits.parallel_tasks - running)]
 
 
 def _hopeless(plan: PlanState) -> dict[str, str]:
@@ -228,8 +236,10 @@ def _hopeless(plan: PlanState) -> dict[str, str]:
 def _care(
     key: ThreadKey, state: ThreadState, config: Config, why: str | None, now_ms: int, limits: Limits, world: World
 ) -> Decisions:
-    """Children of tasks that run: begun, looked up, and told to stop."""
+    """Create the children of tasks that may begin; give their tasks to those that run, look them up, and stop them."""
     decisions: list[Decision] = []
+    if why is None and not world.is_ahead:
+        decisions.extend(_create(key, state, config, task, limits) for task in _startable(state.plan, limits))
     looks: list[int] = []
     gone: list[Append] = []
     for standing in state.plan.tasks.values():
@@ -262,11 +272,23 @@ def _care(
 def _begin(
     key: ThreadKey, state: ThreadState, config: Config, standing: TaskState, limits: Limits
 ) -> tuple[AppendTo, ...]:
+    config = _child_config(state, config, limits)
+    text = task_text(state.plan, standing.task)
+    return children.begin(key, state, config, _origin_of(standing), text, _child_title(standing.task))
+
+
+def _create(key: ThreadKey, state: ThreadState, config: Config, task: Task, limits: Limits) -> AppendTo:
+    origin = _origin(state.plan.in_force or 0, task.id)
+    return children.create(key, state, _child_config(state, config, limits), origin, _child_title(task))
+
+
+def _child_config(state: ThreadState, config: Config, limits: Limits) -> Config:
     turn = _turn(state, state.plan.in_force)
-    if turn is not None:
-        config = config.model_copy(update={"limits": children.child_limits(turn, limits)})
-    title = standing.task.title[: children.TITLE_CHARACTERS_MAX]
-    return children.begin(key, state, config, _origin_of(standing), task_text(state.plan, standing.task), title)
+    return config if turn is None else config.model_copy(update={"limits": children.child_limits(turn, limits)})
+
+
+def _child_title(task: Task) -> str:
+    return task.title[: children.TITLE_CHARACTERS_MAX]
 
 
 def _stopped_ms(state: ThreadState, standing: TaskState, now_ms: int) -> int:

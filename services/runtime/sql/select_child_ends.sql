@@ -1,8 +1,9 @@
--- Of a tenant's threads, each with the input that it was begun with: those in which that has come to an end. `dropped` says
--- that no turn took it; else the turn that did has ended, and `answer` has the texts of its last answer, in order.
-select w.thread, i.dropped, t.outcome, t.reason, last.answer
+-- The threads of a tenant, each with the input that it was begun with, in which that has come to an end. `is_withdrawn`: no
+-- turn took it, because it left the queue before or came to a thread that was closing; else the turn that did has ended,
+-- and `answer` has the texts of its last answer, in order.
+select w.thread, (i.input is null or i.dropped is not null) as is_withdrawn, t.outcome, t.reason, last.answer
 from unnest($2::text[], $3::text[]) as w (thread, input)
-join views.items as i on i.tenant = $1 and i.thread = w.thread and i.input = w.input
+left join views.items as i on i.tenant = $1 and i.thread = w.thread and i.input = w.input
 left join views.turns as t on t.tenant = $1 and t.thread = w.thread and t.turn = i.turn
 left join views.steps as s on s.tenant = $1 and s.thread = w.thread and s.turn = t.turn and s.step = t.steps
 left join lateral (
@@ -11,3 +12,10 @@ left join lateral (
     where m.tenant = $1 and m.thread = w.thread and m.seq = s.finished_seq and m.kind = 'message'
 ) as last on true
 where i.dropped is not null or t.status = 'ended'
+    or (
+        i.input is null
+        and exists (
+            select from views.threads as h
+            where h.tenant = $1 and h.thread = w.thread and h.status in ('closing', 'closed')
+        )
+    )

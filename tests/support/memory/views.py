@@ -394,7 +394,11 @@ def _input_standing(tables: Tables, key: ThreadKey, input_id: str) -> InputStand
 
 def _child_end(tables: Tables, key: ThreadKey, input_id: str) -> ChildEnd | None:
     standing = _input_standing(tables, key, input_id)
-    if standing is None or standing.status == "queued":
+    if standing is None:
+        row = tables.state(key)
+        is_closed = row is not None and row.state.status in {"closing", "closed"}
+        return child_end(None, WITHDRAWN, "") if is_closed else None
+    if standing.status == "queued":
         return None
     if standing.status != "taken":
         return child_end(None, WITHDRAWN, "")

@@ -1,5 +1,6 @@
 """Situations for `decide`, and what it decides in them."""
 
+from collections.abc import Container
 from dataclasses import replace
 from typing import TypeVar
 
@@ -55,6 +56,13 @@ def no_complaint(tool: ToolSpec, args: dict[str, JsonValue], malformed: str | No
     return None if malformed is None else f"not an object: {malformed}"
 
 
+class EverythingStored(Container[object]):
+    """The log has acknowledged whatever was sent to other threads."""
+
+    def __contains__(self, _: object) -> bool:
+        return True
+
+
 def world(history: History, **fields: object) -> World:
     known = World(
         owner=MINE,
@@ -64,6 +72,7 @@ def world(history: History, **fields: object) -> World:
         confirmed=Confirmed(seq=history.state.seq, chain=history.state.chain),
         context=lambda: SHOWN,
         arguments_problem=no_complaint,
+        stored=EverythingStored(),
     )
     return replace(known, **fields)
 

@@ -1,9 +1,12 @@
 """Plans under runtimes that are killed between any two records: each task is begun once, and its end counts once."""
 
+import asyncio
 from typing import Any
 
+from schemas.codec import Record, encode
 from schemas.config import Config
 from schemas.events import (
+    Event,
     PlanApproved,
     PlanProposed,
     Task,
@@ -16,11 +19,15 @@ from schemas.events import (
     TurnEnded,
     TurnStarted,
 )
-from schemas.ids import ThreadId, ThreadKey
+from schemas.ids import ThreadId, ThreadKey, derive_child_input, parse_key
+from schemas.state import ThreadState
+from schemas.thread import Verdict
+from services.chassis.log.port import LogUnavailableError, Outgoing
 from services.runtime.models.port import ModelAnswer, ModelCall, ModelFailure
+from tests.support.recorded.histories import USER, submitted
 from tests.support.simulated.virtual_tests import in_virtual_time
 from tests.support.worlds.children import SaidModel, family, parent
-from tests.support.worlds.services import RuntimeProcess, World
+from tests.support.worlds.services import Judged, RuntimeProcess, World
 from tests.unit.runtime.test_children_loop import Killing, start
 
 TASKS = (Task(id="a", title="a"), Task(id="b", title="b", depends_on=("a",)), Task(id="c", title="c"))
@@ -125,6 +132,84 @@ async def test_a_plan_runs_to_its_end() -> None:
             },
             {"id": "c", "status": "succeeded", "result": "heard: c"},
         ]
+
+
+@in_virtual_time
+async def test_each_child_is_in_the_log_before_its_parent_names_it() -> None:
+    async with family(model_of()) as world:
+        named: dict[str, bool] = {}
+        there: set[str] = set()
+
+        def note(record: Record, _verdict: Verdict, _state: ThreadState) -> None:
+            there.add(record.key.thread)
+            if isinstance(record.data, TaskUpdated) and record.data.child is not None:
+                named.setdefault(record.data.child, record.data.child in there)
+
+        world.on_judged = note  # type: ignore[method-assign]  # to see the order in which the broker stored them
+        await RuntimeProcess(world, "r").start()
+        await world.until_rest(await parent(world, "plan"))
+        assert list(named.values()) == [True] * 3
+
+
+@in_virtual_time
+async def test_a_child_that_the_log_does_not_take_is_not_named() -> None:
+    async with family(model_of()) as world:
+        process = RuntimeProcess(world, "r")
+        await process.start()
+        key = await world.create("parent", Config(model="said"))
+        append = process.log.appender.append
+        kept: list[Any] = []
+
+        def keeping(topic: str, partition: int, records: Any) -> Any:
+            if records[0].key == key.to_bytes():
+                return append(topic, partition, records)
+            future = asyncio.get_running_loop().create_future()
+            kept.append((future, topic, partition, records))
+            return future
+
+        process.log.appender.append = keeping  # type: ignore[method-assign]  # records for children are kept back
+        await world.command(key, PlanProposed(plan_version=1, tasks=TASKS[:1]), "plan")
+        await world.until(lambda: kept)
+        await asyncio.sleep(5)
+        assert statuses(world, key) == {"a": "pending"} and set(world.judged()) == {key}
+        process.log.appender.append = append  # type: ignore[method-assign]  # as it was
+        kept[0][0].set_exception(LogUnavailableError("the test lost it"))
+        await world.until(lambda: statuses(world, key) == {"a": "succeeded"})
+        check_ran_once(world, key, "a")
+
+
+async def spoken_to(event: Event, end: str) -> tuple[Judged, ThreadKey]:
+    """The child of a task in whose log somebody else's command came before its task did; once the task has ended so."""
+    async with family(model_of()) as world:
+        process = await RuntimeProcess(world, "r").start()
+        append = process.log.appender.append
+        spoken: list[ThreadKey] = []
+
+        def speaking(topic: str, partition: int, records: Any) -> Any:
+            if spoken or b"input.submitted" not in dict(records[0].headers)["ce_type"]:
+                return append(topic, partition, records)
+            spoken.append(parse_key(records[0].key))
+            made = encode(spoken[0], event, source="ingest/x", actor=USER, time_ms=world.clock.now_ms())
+            return append(topic, partition, [Outgoing(records[0].key, made.value, made.headers), *records])
+
+        process.log.appender.append = speaking  # type: ignore[method-assign]  # a person is quick
+        key = await world.create("parent", Config(model="said"))
+        await world.command(key, PlanProposed(plan_version=1, tasks=TASKS[:1]), "plan")
+        await world.until(lambda: statuses(world, key) == {"a": end})
+        assert children_of(world, key) == {"a": spoken[0]}
+        return world.of(spoken[0]), spoken[0]
+
+
+@in_virtual_time
+async def test_who_is_told_of_a_child_may_speak_to_it_before_it_has_its_task() -> None:
+    born, key = await spoken_to(submitted("early"), "succeeded")
+    assert born.applied(TurnStarted)[0].inputs[0] == derive_child_input(key)
+
+
+@in_virtual_time
+async def test_a_child_that_is_closed_before_it_has_its_task_is_told_as_cancelled() -> None:
+    born, _ = await spoken_to(ThreadCloseRequested(), "cancelled")
+    assert not born.applied(TurnStarted)
 
 
 @in_virtual_time

@@ -5,12 +5,14 @@ from typing import Any
 
 import pytest
 
+from schemas.canonical import call_hash
 from schemas.config import Config
 from schemas.config import Limits as OwnLimits
 from schemas.events import (
     InputSubmitted,
     InputWithdrawn,
     Lineage,
+    RequestedCall,
     ThreadClosed,
     ThreadCloseRequested,
     ThreadCreated,
@@ -20,6 +22,7 @@ from schemas.events import (
     ToolCallFinished,
     TurnCancelRequested,
     TurnEnded,
+    TurnStarted,
 )
 from schemas.ids import TenantId, ThreadId, ThreadKey, derive_child, derive_child_input
 from schemas.state import NOTHING
@@ -306,6 +309,20 @@ def test_a_child_that_does_not_end_in_time_is_stopped_and_given_up() -> None:
     assert event.outcome == "timed_out"
 
 
+def test_one_that_is_not_in_the_log_yet_is_not_given_up_and_is_sent_again() -> None:
+    """The result names it, so the call waits until the log has it."""
+    history = spawned()
+    history.apply(cancel_requested(history.state), USER)
+    gone = GRACE * (1 + LIMITS.child_depth)
+    read_ms = history.now_ms + 1000 * gone
+    fields: dict[str, Any] = {"stored": (), "children_read_ms": read_ms}
+    assert not any(isinstance(each, Append) for each in waits(history, gone, **fields))
+    assert stopped(history, gone, **fields) and begun(history, gone, **fields)
+    assert looks(history, gone, **fields) == LOOK
+    event = appended(history, ToolCallFinished, gone, catalog=CATALOG)
+    assert event.outcome == "cancelled"
+
+
 def test_closing_cancels_stops_and_ends() -> None:
     history = spawned()
     history.apply(ThreadCloseRequested(), USER)
@@ -412,6 +429,57 @@ def test_so_has_one_whose_thread_was_closed_before_it_began() -> None:
     history = as_child(call="1.1.0")
     history.apply(ThreadCloseRequested(), USER)
     assert own_end(history) is not None
+
+
+def empty(**origin: Any) -> History:
+    """It was created, and has no task yet."""
+    history = History(key=CHILD)
+    lineage = Lineage(kind="child", parent=KEY.thread, seq=1, chain="0" * 64, depth=1, **origin)
+    history.apply(created(config=Config(model="m"), lineage=lineage))
+    return history
+
+
+def test_what_a_person_says_before_the_task_is_there_waits_for_it() -> None:
+    history = empty(plan_version=2, task="build")
+    assert list(decided(history)) == []
+    history.apply(submitted("early"), USER)
+    assert list(decided(history)) == [LookAgain(history.state.created_ms + 1000 * GRACE)]
+    history.apply(submitted(FIRST))
+    assert appended(history, TurnStarted).inputs[0] == FIRST
+
+
+def test_the_first_turn_takes_the_task_even_where_a_person_has_asked_for_a_call_before() -> None:
+    history = empty(plan_version=2, task="build")
+    asked = RequestedCall(tool="read", args={}, call_hash=call_hash("read", {}), by=USER)
+    history.apply(submitted("early").model_copy(update={"call": asked}), USER)
+    history.apply(submitted(FIRST))
+    assert appended(history, TurnStarted).inputs == (FIRST,)
+
+
+def test_where_no_task_comes_the_child_answers_like_any_other_thread() -> None:
+    history = empty(plan_version=2, task="build")
+    history.apply(submitted("early"), USER)
+    assert appended(history, TurnStarted, GRACE + 1).inputs == ("early",)
+
+
+@pytest.mark.parametrize("origin", [{"call": "1.1.0"}, {}])
+def test_children_of_calls_and_of_people_wait_for_nothing(origin: dict[str, Any]) -> None:
+    history = empty(**origin)
+    history.apply(submitted("i1"), USER)
+    assert appended(history, TurnStarted).inputs == ("i1",)
+
+
+@pytest.mark.parametrize("is_closed", [True, False])
+def test_a_task_that_comes_to_a_closing_child_has_ended(is_closed: bool) -> None:
+    history = empty(plan_version=2, task="build")
+    history.apply(ThreadCloseRequested(), USER)
+    assert own_end(history) is None
+    if is_closed:
+        history.apply(ThreadClosed())
+    assert history.append(submitted(FIRST)).effect == "rejected"
+    assert own_end(history) == children.child_end(None, children.WITHDRAWN, "")
+    assert history.append(submitted("another"), USER).effect == "rejected"
+    assert own_end(history) is None
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from schemas.events import (
     ThreadCreated,
     ToolCallDenied,
     TurnCancelRequested,
+    service_event_id,
 )
 from schemas.ids import ThreadKey
 from schemas.plan import TaskState, is_busy
@@ -252,6 +253,34 @@ class TestTasks:
         end_of(history, "a")
         settled(history)
         assert [name for name, status in statuses(history).items() if status == "running"] == ["b", "c"]
+
+    def test_a_task_is_told_to_run_once_its_child_is_in_the_log(self):
+        history = backed(plan_approval="always")
+        history.apply(PlanApproved(plan_version=1, by=USER), USER)
+        assert not sent(settled(history, stored=(), is_ahead=True), ThreadCreated)
+        decisions = settled(history, stored=())
+        assert set(statuses(history).values()) == {"pending"}
+        created_ = sent(decisions, ThreadCreated)
+        assert [append.key.thread for append in created_] == [child_id(1, "a"), child_id(1, "c")]
+        assert not sent(decisions, InputSubmitted)
+        assert (created_[0].event.lineage.seq, created_[0].event.lineage.task) == (history.state.seq, "a")
+        stored = {(created_[1].key, service_event_id(created_[1].key, created_[1].event))}
+        settled(history, stored=stored)
+        assert statuses(history) == {"a": "pending", "b": "pending", "c": "running"}
+        assert history.state.plan.tasks["c"].child == child_id(1, "c")
+
+    def test_no_child_is_created_that_has_to_wait_for_its_turn(self):
+        history = backed({"a": "", "b": "", "c": ""}, plan_approval="always", limits=OwnLimits(parallel_tasks=2))
+        history.apply(PlanApproved(plan_version=1, by=USER), USER)
+        created_ = sent(settled(history, stored=()), ThreadCreated)
+        assert [append.key.thread for append in created_] == [child_id(1, "a"), child_id(1, "b")]
+
+    def test_nor_one_of_a_version_that_is_over(self):
+        history = backed(plan_approval="always")
+        history.apply(PlanApproved(plan_version=1, by=USER), USER)
+        history.apply(ThreadCloseRequested(), USER)
+        assert not sent(settled(history, stored=()), ThreadCreated)
+        assert set(statuses(history).values()) == {"cancelled"}
 
     def test_a_child_begins_once_the_task_was_read_back(self):
         history = calling()
