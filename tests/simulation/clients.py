@@ -4,6 +4,7 @@ that they leave and come back to.
 
 import asyncio
 import random
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -53,6 +54,10 @@ class Clients:
         self.waiting: dict[str, int] = {}
         """Commands under way, by what they are."""
         self.problems: list[tuple[Command, str]] = []
+        self.unknown: list[tuple[ThreadKey, str]] = []
+        """Threads that were named to a client, and could not be used; and how that was answered."""
+        self.told: Callable[[str, str, Mapping[str, Any]], None] = lambda _who, _tenant, _data: None
+        """Called with whatever a client is told: who it is, its tenant, and the body or the event."""
 
     async def send(self, command: Command) -> Answer:
         """Until there is an answer, and sometimes a second time."""
@@ -80,6 +85,9 @@ class Clients:
                 await asyncio.sleep(self._rng.uniform(0, 2 * PAUSE_SECONDS))
                 continue
             command.answers.append(answer)
+            if answer.status < 300:
+                tenant, _, subject = command.who.partition("/")
+                self.told(subject, tenant, answer.body)
             self._world.story.tell(command.who, f"{answer.status} {_brief(answer)}", command.thread)
             if not answer.body.get("undecided") or undecided >= UNDECIDED_MOST:
                 return answer
@@ -183,3 +191,4 @@ class Watcher:
             self.problems.append(f"after #{self.seq} comes #{seq}")
         self.seq = seq
         self.seen.append((seq, data["id"], data["effect"], data["reason"]))
+        self._clients.told(self.name, self.key.tenant, data)

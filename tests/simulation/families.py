@@ -19,6 +19,7 @@ from schemas.events import (
     StepFinished,
     StepStarted,
     TaskUpdated,
+    ThreadCloseRequested,
     ThreadCreated,
     ToolCallDispatched,
     ToolCallFinished,
@@ -97,7 +98,8 @@ def _deed(key: ThreadKey, thread: Judged, run: Run) -> Deed:
             answer = "\n".join([item.text for item in data.items if isinstance(item, AnswerText)])
         elif isinstance(data, TurnEnded) and data.turn == turn:
             return Deed(began, at, record.time_ms, OUTCOMES.get(data.outcome, "cancelled"), answer)
-        if began is None and _queues(before, task) and not _queues(after, task):
+        is_closed_before = isinstance(data, ThreadCloseRequested) and task not in before.inputs
+        if began is None and ((_queues(before, task) and not _queues(after, task)) or is_closed_before):
             return Deed(None, at, record.time_ms, "cancelled", "")
     return Deed(began, None, 0, "cancelled", answer)
 
@@ -106,9 +108,21 @@ def _queues(state: ThreadState, task: str) -> bool:
     return any(item.input == task for item in state.queue)
 
 
+def _asked(key: ThreadKey, parent: ThreadKey, lineage: Lineage, run: Run) -> list[int]:
+    """When the parent recorded that it works for it."""
+    return [
+        at
+        for _, record, _, at in _applied(parent, run.threads[parent], run)
+        if (isinstance(record.data, ToolCallDispatched) and record.data.call == lineage.call)
+        or (isinstance(record.data, TaskUpdated) and record.data.child == key.thread)
+    ]
+
+
 @invariant
 def each_child_is_begun_once(run: Run) -> Iterator[Broken]:
-    """After what its parent recorded of it, by the id that follows from that, and with one task."""
+    """By the id that follows from what its parent recorded of it, and with one task, which it gets after that. The child
+    of a task is created before, and stays empty where its parent never recorded that the task runs.
+    """
     for key, thread, parent, lineage in _children(run):
         origin = lineage.call if lineage.call is not None else f"task {lineage.plan_version} {lineage.task}"
         if key.thread != derive_child(parent, origin):
@@ -119,14 +133,12 @@ def each_child_is_begun_once(run: Run) -> Iterator[Broken]:
         taken += [event for event in thread.applied(StepStarted) if task in event.inputs]
         if len(submitted) > 1 or len({event.turn for event in taken}) > 1:
             yield Broken(f"its task was submitted {len(submitted)} times, and taken by {len(taken)} turns", key)
-        created = next(at for _, record, _, at in _applied(key, thread, run) if isinstance(record.data, ThreadCreated))
-        asked = [
-            at
-            for _, record, _, at in _applied(parent, run.threads[parent], run)
-            if (isinstance(record.data, ToolCallDispatched) and record.data.call == lineage.call)
-            or (isinstance(record.data, TaskUpdated) and record.data.child == key.thread)
-        ]
-        if not asked or asked[0] > created:
+        records = [(record.data, at) for _, record, _, at in _applied(key, thread, run)]
+        created = next(at for data, at in records if isinstance(data, ThreadCreated))
+        given = next((at for data, at in records if isinstance(data, InputSubmitted) and data.input == task), None)
+        asked = _asked(key, parent, lineage, run)
+        began = given if lineage.task is not None else created
+        if began is not None and (not asked or asked[0] > began):
             yield Broken(f"it was there before {parent} asked for it", key)
 
 
@@ -140,6 +152,8 @@ def the_end_of_a_child_is_told_once(run: Run) -> Iterator[Broken]:
         told = list(_told(key, parent, lineage, run))
         if not told and run.is_set_aside(key):
             continue  # the word was lost with its owner, and the views, where it is looked up, stand still
+        if not told and not _asked(key, parent, lineage, run):
+            continue  # it was created for a task that never ran, and has stayed empty
         if len(told) != 1:
             yield Broken(f"{parent} was told {len(told)} times of it: {told}", key)
             continue

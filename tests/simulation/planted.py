@@ -59,6 +59,7 @@ PLANS = "services.runtime.deciding.plans"
 CHILDREN = "services.runtime.deciding.children"
 CONTEXTS_READ = "services.chassis.threads.contexts"
 FORKS = "services.ingest.commands.forks"
+EXISTENCE = "services.ingest.commands.existence"
 OUTPUT_STORE = "services.tool_executor.executing.output_store"
 CARE = "services.chassis.artifacts.care"
 
@@ -528,10 +529,26 @@ BETWEEN_THREADS = (
     Planted(
         "task-begun-before-those-that-it-needs",
         PLANS,
-        """            elif name in ready and running < limits.parallel_tasks:
+        """    return ready_tasks(plan)[: max(0""",
+        """    pending = [each.task for each in plan.tasks.values() if each.status == "pending"]
+    return (ready_tasks(plan) and pending[::-1])[: max(0""",
+        choices=FAMILIES,
+    ),
+    Planted(
+        "child-named-before-it-is-there",
+        CHILDREN,
+        """    return (child, derive_service_event(child, ThreadCreated.kind)) in world.stored
 """,
-        """            elif ready and running < limits.parallel_tasks:
+        """    return world.stored is not None
 """,
+        choices=FAMILIES,
+    ),
+    Planted(
+        "thread-missing-where-the-views-lag",
+        EXISTENCE,
+        """            await self.catch_up(key)
+            row = await""",
+        """            row = await""",
         choices=FAMILIES,
     ),
     Planted(

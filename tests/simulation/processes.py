@@ -135,6 +135,17 @@ class Stream:
             self.closed.set_result(None)
 
 
+class ThreadReads:
+    """In place of `Reads`: whether the views hold a thread."""
+
+    def __init__(self, views: Any) -> None:
+        self._views = views
+
+    async def thread(self, key: ThreadKey) -> bytes | None:
+        row = await self._views.thread_row(key, 0)
+        return orjson.dumps({"seq": row.seq}) if row.exists else None
+
+
 class IngestProcess(Process):
     """As `services.ingest.__main__`."""
 
@@ -160,7 +171,7 @@ class IngestProcess(Process):
         # The other groups serve reads that nobody in the simulation asks for.
         groups = (
             InputRoutes(commands, limits, named),
-            ThreadRoutes(commands, limits, named, known, views, cast("Any", None), at_least, pages),
+            ThreadRoutes(commands, limits, named, known, views, cast("Any", ThreadReads(views)), at_least, pages),
             EventRoutes(known, self.watches, at_least, pages, stream_options(settings)),
             ToolCallRoutes(commands, limits, known, views, self.tools),
             LineageRoutes(commands, limits, named, forks),

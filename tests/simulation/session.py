@@ -29,6 +29,7 @@ from tests.simulation.collecting import Collecting
 from tests.simulation.invariants import Broken, Run, ViolationError, check_all
 from tests.simulation.memo import compiling_once, decoding_once
 from tests.simulation.model import SeededModel
+from tests.simulation.named_threads import NamedThreads
 from tests.simulation.operators import CommandProcess, Operators, ViewsReader, connections_to_processes
 from tests.simulation.people import Owner
 from tests.simulation.plan import Plan
@@ -65,6 +66,7 @@ class Session:
         )
         self.world = world = SimulationWorld(seed, plan, self._model, self.story)
         self._clients = Clients(world, random.Random(f"{seed} clients"))
+        self._clients.told = NamedThreads(world, self._clients).see
         self._trouble = Trouble(world, self._model, plan, random.Random(f"{seed} trouble"))
         self._owners = [
             Owner(world, self._clients, plan, number, random.Random(f"{seed} owner {number}"))
