@@ -1,3 +1,9 @@
+"""The runtime's process: it wires the parts and runs them until it is told to stop.
+
+Each followed topic has a `Runtime` of its own; both share the model, its slots and the catalog. On a stop the runtimes
+hand over what runs before the log is flushed, so the next owners find their events.
+"""
+
 import sys
 from functools import partial
 from pathlib import Path
@@ -54,6 +60,7 @@ async def serve(settings: RuntimeSettings, lifecycle: Lifecycle) -> None:
         runtimes = {topic: make() for topic in FOLLOWED}
         lifecycle.spawn(timers.run(), "timers")
         lifecycle.spawn(catalog.run(), "catalog")
+        # A model is offered what the catalog has, so the runtime's own tools have to be in it before threads are read.
         await Publisher(service.log, clock, catalog).publish(ENTRY)
         loops = {topic: fold_loop(service.log, service.pool, topic, runtime) for topic, runtime in runtimes.items()}
         lag = (metrics.lag_records, metrics.lag_seconds)

@@ -1,4 +1,9 @@
-"""The ends of child threads, as the views tell them: for ends that their own runtime did not tell the parent."""
+"""How child threads ended, read from the views.
+
+Normally a child's owner appends the end to the parent's thread. It may die between reading the end back and that
+append; then only the views know, and the parent's owner finds the end here. The views may be behind or away. That
+delays the parent, and nothing else: it looks again.
+"""
 
 from collections.abc import Mapping
 from typing import Protocol
@@ -17,8 +22,10 @@ log = structlog.get_logger()
 
 class ChildStore(Protocol):
     async def ends(self, tenant: str, inputs: Mapping[str, str]) -> Mapping[str, ChildEnd]:
-        """Of those of the tenant's threads that have come to an end with the given input, by thread. Nothing where the
-        views are away.
+        """Return the end of each thread that has ended with its input, by thread.
+
+        `inputs` names, for each thread of the tenant, the input that it was begun with. A thread that has not ended is
+        left out, and so are all if the views are away.
         """
 
 
@@ -31,7 +38,7 @@ class PostgresChildren:
         try:
             rows = await self._pool.fetch(self._sql["select_child_ends"], tenant, list(inputs), list(inputs.values()))
         except AWAY as error:
-            log.warning("children_not_looked_up", error=str(error))
+            log.warning("child_lookup_failed", error=str(error))
             return {}
         return {row["thread"]: _end(row) for row in rows}
 

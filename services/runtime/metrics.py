@@ -1,4 +1,8 @@
-"""Everything that the runtime counts."""
+"""Everything that the runtime counts.
+
+No label has values that nobody has bounded: neither tenants nor threads nor models are labels. Values of a label that
+are known beforehand exist from the start, so a rate of something that never happened is 0 instead of missing.
+"""
 
 from dataclasses import dataclass
 
@@ -33,80 +37,83 @@ class RuntimeMetrics:
     def register(cls, registry: CollectorRegistry) -> "RuntimeMetrics":
         made = cls(
             decisions=Counter(
-                "threadlog_runtime_decisions", "Events that were decided and appended.", ["kind"], registry=registry
+                "threadlog_runtime_decisions", "Events decided and appended, by kind.", ["kind"], registry=registry
             ),
             decisions_for_others=Counter(
                 "threadlog_runtime_decisions_for_others",
-                "Events that were appended to threads other than the one that they were decided for: to children and"
-                " parents.",
+                "Events appended to other threads than the one that was decided about: to children and parents.",
                 ["kind"],
                 registry=registry,
             ),
             children_looked_up=Counter(
                 "threadlog_runtime_children_looked_up",
-                "Ends of child threads that were found in the views, and not told by the child's own runtime.",
+                "Ends of child threads found in the views because the child's own runtime did not report them.",
                 registry=registry,
             ),
             answers_superseded=Counter(
                 "threadlog_runtime_answers_superseded",
-                "Model answers that the fold gave no effect: another one was first, or the turn was cancelled.",
+                "Model answers without effect: another answer was first, or the turn was cancelled.",
                 registry=registry,
             ),
             append_failures=Counter(
-                "threadlog_runtime_append_failures", "Appends that the log did not acknowledge.", registry=registry
+                "threadlog_runtime_append_failures",
+                "Appends that the log did not acknowledge; they are tried again.",
+                registry=registry,
             ),
             model_calls=Gauge("threadlog_runtime_model_calls", "Model calls under way.", registry=registry),
             model_seconds=Histogram(
                 "threadlog_runtime_model_seconds",
-                "Seconds of a model call, from being sent to its end, answered or failed.",
+                "Seconds from the start of a model call to its answer or failure.",
                 buckets=MODEL_SECONDS,
                 registry=registry,
             ),
             model_wait_seconds=Histogram(
                 "threadlog_runtime_model_wait_seconds",
-                "Seconds that a model call waited for a place among those that may be under way at once.",
+                "Seconds that a model call waited for a slot, because too many were under way.",
                 buckets=WAIT_SECONDS,
                 registry=registry,
             ),
             model_failures=Counter(
                 "threadlog_runtime_model_failures",
-                "Failed model calls, by whether another try can help.",
+                "Failed model calls, by whether a retry can help.",
                 ["retriable"],
                 registry=registry,
             ),
             tokens=Counter(
                 "threadlog_runtime_tokens",
-                "Tokens of the answers that came here, as providers count them, by direction.",
+                "Tokens of model answers as providers count them, by direction.",
                 ["direction"],
                 registry=registry,
             ),
             takeovers=Counter(
                 "threadlog_runtime_takeovers",
-                "Turns that were found with an open step of another owner, and taken over.",
+                "Turns taken over from another owner that left a step open.",
                 registry=registry,
             ),
             quarantined=Gauge(
                 "threadlog_runtime_quarantined_threads",
-                "Threads set aside now, because they could not be folded or decided.",
+                "Threads set aside at the moment because folding or deciding failed.",
                 registry=registry,
             ),
             refolded=Counter(
-                "threadlog_runtime_refolded_threads", "Threads that were set aside and read anew.", registry=registry
+                "threadlog_runtime_refolded_threads",
+                "Threads that were set aside and then read anew.",
+                registry=registry,
             ),
             transcripts_loaded=Counter(
                 "threadlog_runtime_transcripts_loaded",
-                "Cold transcripts loaded, by source: items of the views, a scan of the partition, or those of parents.",
+                "Transcripts loaded, by source: items of the views, a scan of the partition, or items of parents.",
                 ["source"],
                 registry=registry,
             ),
             lag_records=Gauge(
                 "threadlog_runtime_lag_records",
-                "Records of the assigned partitions that were not read here, as of the last look.",
+                "Records of the assigned partitions that are not read yet, at the last look.",
                 registry=registry,
             ),
             lag_seconds=Gauge(
                 "threadlog_runtime_lag_seconds",
-                "How long ago the log ended where this runtime is now, for the partition that is furthest behind.",
+                "Seconds since the log ended where this runtime is now, for the partition that is furthest behind.",
                 registry=registry,
             ),
         )

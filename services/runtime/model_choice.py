@@ -1,4 +1,4 @@
-"""Which models this runtime has, by its settings."""
+"""The choice of a model by its name: the scripted one, or any model of a provider."""
 
 from pathlib import Path
 
@@ -11,14 +11,16 @@ SCRIPTED = "scripted"
 
 
 class NoScript:
+    """Stands for the scripted model if no script is set, so a thread that names it fails with a reason to act on."""
+
     async def answer(self, _request: ModelRequest, _emit_delta: EmitDelta, /) -> ModelAnswer | ModelFailure:
         return ModelFailure("this runtime has no script: set THREADLOG_RUNTIME_SCRIPT", retriable=False)
 
 
 def open_model(settings: RuntimeSettings) -> Model:
-    """`scripted` plays this runtime's script; every other name is a pydantic-ai model string.
+    """Return a model that plays the script for the name `scripted`, and asks a provider for every other name.
 
-    Raises ScriptError where the script cannot be read.
+    The other names are model strings of pydantic-ai. Raises ScriptError if the script cannot be read.
     """
     path = settings.runtime_script
     scripted: Model = NoScript() if path is None else ScriptedModel(read_script(Path(path)))

@@ -1,4 +1,8 @@
-"""Cold transcripts: from the `items` view where it is there, else out of the partition."""
+"""Transcripts of threads that are not in memory: from the `items` view, or out of the thread's partition.
+
+The view gives only what the model still sees, in one query, so a long history costs nothing. The partition gives the
+same by folding every record of the thread. It is slower and needs no database.
+"""
 
 from collections.abc import Iterable
 from typing import NamedTuple, Protocol
@@ -19,12 +23,14 @@ from services.chassis.threads.contexts import ContextRows, PostgresContexts
 
 
 class ColdTranscript(NamedTuple):
+    """A transcript as it was read, before it is brought up to date."""
+
     seq: int
-    """Of the last record that is in it."""
+    """Seq of the last record that the transcript contains."""
     transcript: Transcript
 
     def apply(self, buffered: Iterable[tuple[int, tuple[Change, ...]]]) -> None:
-        """What has come meanwhile, with its seq."""
+        """Apply changes that arrived since then, each with the seq of its record; older ones are in it already."""
         for seq, changes in buffered:
             if seq > self.seq:
                 self.transcript.apply(changes)
@@ -32,12 +38,15 @@ class ColdTranscript(NamedTuple):
 
 class TranscriptStore(ContextRows, Protocol):
     async def load(self, key: ThreadKey) -> ColdTranscript | None:
-        """In one snapshot, without what a fork inherits. None where there is no row of the thread, its items are not
-        kept up, or there is no database.
+        """Return the thread's own items in one snapshot, without those that a fork inherits.
+
+        None if the thread has no row, the database refused one of its records, or there is no database.
         """
 
 
 class PostgresTranscripts(PostgresContexts):
+    """Reads the views as the runtime's own role, which sees the threads of all tenants."""
+
     def __init__(self, pool: asyncpg.Pool, sql: SqlFiles) -> None:
         async def fetch(_: str, statement: str, *arguments: object) -> list[asyncpg.Record]:
             return await pool.fetch(statement, *arguments)
@@ -58,7 +67,11 @@ class PostgresTranscripts(PostgresContexts):
 
 
 def loaded_transcript(items: list[Item], lineage: Lineage | None) -> Transcript:
-    """Of the items that the model still sees, or will see."""
+    """Return a transcript of the items that the model still sees, or will see.
+
+    `loaded_with` remembers the summary that replaces what was not loaded: if a rewind removes that summary, the
+    transcript lacks items and has to be loaded again.
+    """
     summary = max((item.seq for item in items if item.kind == "summary"), default=0)
     forked = lineage if lineage is not None and lineage.kind == "fork" else None
     return Transcript(items, summary_seq=summary, forked=forked, loaded_with=summary)
@@ -85,7 +98,7 @@ def _item(row: asyncpg.Record) -> Item:
 
 
 async def scan_transcript(log: Log, tp: TopicPartition, key: ThreadKey, until: int) -> ColdTranscript:
-    """The transcript as of the offset `until`, which is left out."""
+    """Return the transcript as of the offset `until`, exclusive. Raises LogError."""
     state, transcript = NOTHING, Transcript()
     async for record in scan(log, tp, [key], until):
         before = state

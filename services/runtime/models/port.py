@@ -1,4 +1,10 @@
-"""The port to language models: a conversation goes in, an answer or a failure comes out. Neither raises."""
+"""The port to language models: a conversation goes in, an answer or a failure comes out.
+
+A failure is a value, not an exception, because failing is part of a provider's normal life: the runtime records it and
+decides whether to try again. An adapter that raises has a bug; the caller counts that as a failed try.
+
+The words by which items become text for a model stand here, so all providers and the scripted model show the same.
+"""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -15,18 +21,18 @@ UNKNOWN_PREFIX = "Calls of which it is not known whether they ran: "
 SKILLS_PREFIX = f"Skills that are loaded; {LOAD_SKILL_TOOL} shows what one says again: "
 
 TranscriptItem: TypeAlias = Mapping[str, JsonValue]
-"""As the transcript holds it, by `kind`:
+"""An item of a conversation, as the transcript holds it. Its fields depend on its `kind`:
 
     message       role (user | assistant), content [{"type": "text", "text"} | {"type": "artifact", …}], provider?
     reasoning     text, provider?
     tool_call     call (such as 1.1.0), tool, args, provider_id?, malformed?
     tool_result   call, tool, outcome, content (a tool's result, or a sentence)
     resolution    as tool_result, for a call of an earlier turn that was settled later
-    summary       text, state?: stands for all that came before
+    summary       text, state?: replaces everything before it
 """
 
 ToolChoice: TypeAlias = Literal["auto", "none", "required"] | tuple[str, ...]
-"""A tuple names the tools of which the model must call one."""
+"""How the model may use tools. A tuple names tools of which it has to call one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +43,9 @@ class ModelRequest:
     items: Sequence[TranscriptItem]
     tools: Sequence[ToolSpec] = ()
     tool_choice: ToolChoice | None = None
-    """None: what the settings say, or the provider's default."""
+    """None: the choice of the settings, or else the provider's default."""
     is_summary: bool = False
-    """Whether a summary of the conversation is asked for, by its last item."""
+    """Whether the last item asks for a summary of the conversation. Only the scripted model needs to know."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +53,7 @@ class AnswerItem:
     kind: Literal["text", "reasoning"]
     text: str
     provider: Mapping[str, JsonValue] | None = None
-    """What the provider wants back unchanged, such as signatures and ids; opaque to everybody else."""
+    """Data that the provider wants back unchanged, such as signatures and ids. Nobody else reads it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +62,7 @@ class ModelCall:
     args: Mapping[str, JsonValue]
     provider_id: str | None = None
     malformed: str | None = None
-    """What the model wrote as arguments where that is no JSON object; `args` is then empty."""
+    """Text that the model wrote as arguments if it is not a JSON object; `args` is then empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +70,9 @@ class TokenUsage:
     input_tokens: int = 0
     output_tokens: int = 0
     cached_tokens: int = 0
-    """Of the input tokens, those read from the provider's cache."""
+    """Input tokens that the provider read from its cache. `input_tokens` includes them."""
     reasoning_tokens: int = 0
-    """Of the output tokens."""
+    """Output tokens that the model spent on reasoning. `output_tokens` includes them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +80,7 @@ class ModelAnswer:
     items: Sequence[AnswerItem]
     calls: Sequence[ModelCall] = ()
     stop_reason: str = "stop"
-    """`stop`, `tool_call`, `length`, `content_filter`, or the provider's own word."""
+    """Why the model stopped: `stop`, `tool_call`, `length`, `content_filter`, or the provider's own word."""
     usage: TokenUsage = field(default_factory=TokenUsage)
     response_id: str | None = None
 
@@ -84,13 +90,15 @@ class ModelFailure:
     error: str
     retriable: bool
     retry_after_seconds: float | None = None
-    """What the provider asked for."""
+    """Pause that the provider asked for."""
     too_long: bool = False
-    """Whether the model does not take as much as it was asked with: the same will fail again."""
+    """Whether the conversation is longer than the model accepts. The same conversation would fail again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Delta:
+    """A piece of an answer that is still being written."""
+
     kind: Literal["text", "reasoning"]
     text: str
 
@@ -99,11 +107,16 @@ EmitDelta: TypeAlias = Callable[[Delta], None]
 
 
 class Model(Protocol):
-    async def answer(self, request: ModelRequest, emit_delta: EmitDelta, /) -> ModelAnswer | ModelFailure: ...
+    async def answer(self, request: ModelRequest, emit_delta: EmitDelta, /) -> ModelAnswer | ModelFailure:
+        """Ask the model, and call `emit_delta` with each piece of the answer as it comes. Never raises.
+
+        The deltas are for whoever watches; only the returned answer counts. Cancelling the call ends it at once.
+        """
+        ...
 
 
 class NamedModels:
-    """Chooses by the model's name: those in `named` by their whole name, everything else goes to `others`."""
+    """Chooses a model by its name: one of `named` if the whole name is in there, otherwise `others`."""
 
     def __init__(self, named: Mapping[str, Model], others: Model) -> None:
         self._named = named
@@ -114,7 +127,7 @@ class NamedModels:
 
 
 def text_of_content(content: JsonValue) -> str:
-    """A message's or a tool result's content as the text that a model reads."""
+    """Return the content of a message or of a tool result as the text that a model reads."""
     if content is None:
         return ""
     if isinstance(content, list):
@@ -127,7 +140,10 @@ def text_of_content(content: JsonValue) -> str:
 
 
 def text_of_summary(item: TranscriptItem) -> str:
-    """With what goes on beside it."""
+    """Return a summary as text, followed by what is still going on: the plan, unknown calls and loaded skills.
+
+    These are not part of the summary's text because the model that wrote it cannot know them for sure; the state does.
+    """
     state = as_object(item.get("state"))
     tasks, unknown, skills = as_object(state.get("plan")).get("tasks"), state.get("unknown_calls"), state.get("skills")
     parts = [f"{SUMMARY_PREFIX}{item.get('text')}"]
@@ -154,10 +170,10 @@ def _text_of_block(block: JsonValue) -> str:
 
 
 def as_object(value: JsonValue) -> Mapping[str, JsonValue]:
-    """Empty where it is none."""
+    """Return the value if it is an object, otherwise an empty one."""
     return value if isinstance(value, dict) else {}
 
 
 def _as_json(value: JsonValue) -> str:
-    """Results of client tools, and of people who settle a call, are any JSON."""
+    """Return any JSON as text: client tools, and people who settle a call, may give whatever they like."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -3,8 +3,8 @@
 The answer is streamed. What a provider wants back unchanged (signatures of its reasoning, ids of its items) travels in
 the items' `provider`, see `provider_messages`. Retries are the runtime's: the SDK's own are turned off.
 
-pydantic-ai is imported when the first such model is called, in a thread: it takes a second, and a runtime that plays a
-script never needs it.
+pydantic-ai is imported when the first such model is called. The import takes a second, so it runs in a thread, and a
+runtime that plays a script never pays for it. That is why imports of pydantic-ai stand inside functions here.
 """
 
 import asyncio
@@ -21,9 +21,12 @@ if TYPE_CHECKING:
     from pydantic_ai.settings import ModelSettings
 
 MODELS_KEPT_MAX = 64
+"""Models with their HTTP clients in memory. Names come from threads, so there has to be a limit; beyond it all go."""
 RETRIABLE_STATUS = frozenset({408, 409, 425, 429})
+"""Statuses below 500 after which the same request may succeed; from 500 on all may."""
 TOO_LARGE_STATUS = 413
 REFUSING_STATUS = frozenset({400, TOO_LARGE_STATUS, 422})
+"""Statuses by which providers refuse a request, also one that is too long."""
 TOO_LONG_WORDS = (
     "context length",
     "context limit",
@@ -37,12 +40,17 @@ TOO_LONG_WORDS = (
     "prompt is too long",
     "too many tokens",
 )
-"""How providers and servers word it, where they refuse a request: not all of it is known to pydantic-ai."""
+"""Words of providers and servers for a conversation that is too long. pydantic-ai knows only some of them, and the
+runtime has to know: it then asks for a summary instead of failing the turn.
+"""
 ERROR_CHARACTERS_MAX = 2_000
+"""Characters of an error that are kept. Some providers return the whole request in it."""
 
 
 class ProviderModels:
-    def __init__(self, timeout_seconds: float = 600.0) -> None:
+    """Every model that pydantic-ai can infer from a name; a client is kept for each name that was used."""
+
+    def __init__(self, timeout_seconds: float) -> None:
         self._timeout_seconds = timeout_seconds
         self._models: dict[str, ProviderModel] = {}
         self._importing = asyncio.Lock()
@@ -59,6 +67,7 @@ class ProviderModels:
     async def ask(
         self, model: "ProviderModel", request: ModelRequest, emit_delta: EmitDelta
     ) -> ModelAnswer | ModelFailure:
+        """Ask this model. Apart from `answer` so that tests can give a model of their own."""
         from pydantic_ai.direct import model_request_stream
 
         from services.runtime.models.provider_messages import to_answer, to_delta, to_messages, to_parameters
@@ -82,6 +91,7 @@ class ProviderModels:
             return failure_of(error)
 
     async def _import_once(self) -> None:
+        """Import pydantic-ai in a thread, so that the event loop and its heartbeats go on meanwhile."""
         if self._imported:
             return
         async with self._importing:
@@ -100,6 +110,11 @@ class ProviderModels:
 
 
 def failure_of(error: Exception) -> ModelFailure:
+    """Return what an exception of a model call means. What is not known to be temporary is final.
+
+    A wrong "final" costs one turn, which its user sees and can repeat. A wrong "retriable" repeats a request that
+    cannot succeed, on somebody's bill. The order matters: the classes of pydantic-ai are derived from each other.
+    """
     from pydantic_ai import exceptions
 
     told = _told(error)
@@ -133,7 +148,7 @@ def failure_of(error: Exception) -> ModelFailure:
 
 
 def _is_too_long(error: Exception) -> bool:
-    """Whether the provider says that the model does not take so long a conversation."""
+    """Whether the provider says that the conversation is too long for the model."""
     from pydantic_ai import exceptions
 
     if isinstance(error, exceptions.ModelContextWindowExceededError):
@@ -144,11 +159,18 @@ def _is_too_long(error: Exception) -> bool:
 
 
 def _is_transport_error(error: Exception) -> bool:
-    """Whether it is httpx's or httpx2's, of a provider SDK that lets them through."""
+    """Whether the error is a transport error of httpx or httpx2 that a provider's SDK did not wrap.
+
+    It is recognised by name: which of the two an SDK uses is its own affair, and neither is imported for this.
+    """
     return any(parent.__name__ == "TransportError" for parent in type(error).__mro__)
 
 
 def _settings(given: Mapping[str, JsonValue], tool_choice: ToolChoice | None) -> "ModelSettings":
+    """Return the thread's model settings as pydantic-ai takes them. OpenAI's two ways to name a tool are understood.
+
+    The SDK's retries are off unless the thread asks for them: the runtime retries, and its retries are on record.
+    """
     settings: dict[str, object] = {"max_retries": 0, **given}
     choice = tool_choice if tool_choice is not None else given.get("tool_choice")
     match choice:

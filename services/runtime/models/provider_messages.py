@@ -1,7 +1,12 @@
-"""Our items as pydantic-ai's messages, and its answers as ours.
+"""Translation: items of a transcript to messages of pydantic-ai, and its answers back.
 
-What providers demand of a conversation, whatever ours went through: each call has exactly one result, in the message
-right after it and before anything else there; ids of calls are unique.
+A transcript may hold anything: an answer whose calls were cancelled, inputs between a call and its result, items of a
+parent's model. Providers refuse a conversation unless each call has exactly one result, in the message right after it
+and before anything else there, and unless ids of calls are unique. So messages are built one answer at a time
+(`_Conversation`), and each call takes its result with it, wherever the result stands in the transcript.
+
+Providers also want back what they sent with an answer: signatures of reasoning, ids of items. It travels in an item's
+`provider`. pydantic-ai drops what belongs to another provider, so a thread may change its model at any time.
 """
 
 import re
@@ -28,8 +33,9 @@ from services.runtime.models.port import (
 )
 
 NO_RESULT = "No result of this call was recorded."
+"""Stands in for a missing result. Every call should have one; a provider would refuse the whole conversation."""
 CALLS_KEY = "calls"
-"""In an item's `provider`: what the provider wants back with the calls of the same answer, by their provider id."""
+"""Key in an item's `provider` for what the provider wants back with the calls of the same answer, by provider id."""
 
 _OUTCOMES: dict[str, Literal["success", "failed", "denied", "interrupted"]] = {
     "succeeded": "success",
@@ -39,15 +45,21 @@ _OUTCOMES: dict[str, Literal["success", "failed", "denied", "interrupted"]] = {
     "unknown": "interrupted",
     "not_started": "interrupted",
 }
+"""Outcome of a call in pydantic-ai's words; every other outcome is a failure."""
 
 _ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
-"""As every provider takes it."""
+"""Pattern of a call's id that every provider accepts."""
 _Part: TypeAlias = ai.TextPart | ai.ThinkingPart | ai.ToolCallPart
 _Kept: TypeAlias = Mapping[str, JsonValue]
-"""An item's `provider`: name, id, signature, details, system, calls; each only where there is one."""
+"""The `provider` of an item: name, id, signature, details, system and calls; each only if the provider sent one."""
 
 
 def to_messages(items: Sequence[TranscriptItem], instructions: str | None) -> list[ai.ModelMessage]:
+    """Return the conversation as providers accept it; the last message is always a request.
+
+    A result is sent with its call, so a result item only marks that the answer before it is complete. A resolution is
+    told as text: its call was answered in an earlier turn, and a second result would be refused.
+    """
     conversation = _Conversation(
         instructions, {str(item["call"]): item for item in items if item["kind"] == "tool_result"}
     )
@@ -83,6 +95,7 @@ def to_parameters(tools: Sequence[ToolSpec]) -> ModelRequestParameters:
 
 
 def to_delta(event: ai.ModelResponseStreamEvent) -> Delta | None:
+    """Return the text that an event of the stream brings; None for calls and for what ends a part."""
     match event:
         case ai.PartStartEvent(part=ai.TextPart(content=text)) if text:
             return Delta("text", text)
@@ -97,6 +110,7 @@ def to_delta(event: ai.ModelResponseStreamEvent) -> Delta | None:
 
 
 def to_answer(response: ai.ModelResponse) -> ModelAnswer:
+    """Return a whole response as the runtime records it. Files are only named: a transcript holds text."""
     items: list[AnswerItem] = []
     calls: list[ModelCall] = []
     of_calls: dict[str, JsonValue] = {}
@@ -132,7 +146,11 @@ def to_answer(response: ai.ModelResponse) -> ModelAnswer:
 
 
 class _Conversation:
-    """Messages alternate: what the model said, and what it was told since, results of its calls first."""
+    """Builds messages that alternate: what the model said, then what it was told since, results of its calls first.
+
+    Parts of the answer that is being built wait in `_saying` and its calls in `_calling`. Once the answer is complete,
+    its calls move to `_pending` and wait there for their results, which open the next request.
+    """
 
     def __init__(self, instructions: str | None, results: Mapping[str, TranscriptItem]) -> None:
         self._instructions = instructions
@@ -141,18 +159,20 @@ class _Conversation:
         self._saying: list[_Part] = []
         self._told: list[ai.UserPromptPart] = []
         self._pending: list[tuple[ai.ToolCallPart, str]] = []
-        """Calls of the last answer, with our names of them."""
+        """Calls of the last complete answer, with the names that the transcript has for them."""
         self._calling: list[tuple[ai.ToolCallPart, str]] = []
         self._ids: set[str] = set()
         self._kept_of_calls: dict[str, _Kept] = {}
         self._kept_of_answer: _Kept = {}
 
     def tell(self, text: str) -> None:
+        """Add something that the model is told: a user's message, a summary, a resolution."""
         self.end_answer()
         if text:
             self._told.append(ai.UserPromptPart(text))
 
     def say(self, item: TranscriptItem, part: _Part | None) -> None:
+        """Add something that the model said. An item without a part may still carry what belongs to the calls."""
         kept = as_object(item.get("provider"))
         self._kept_of_calls |= {name: as_object(value) for name, value in as_object(kept.get(CALLS_KEY)).items()}
         if part is not None:
@@ -162,6 +182,7 @@ class _Conversation:
                 self._kept_of_answer = kept
 
     def call(self, item: TranscriptItem) -> None:
+        """Add a call that the model made."""
         self._begin_answer()
         name = str(item["call"])
         given = _text(item, "provider_id")
@@ -182,7 +203,7 @@ class _Conversation:
             self._kept_of_answer = kept
 
     def _identity(self, name: str, given: str | None) -> str:
-        """The provider's own id where no call has it: a fork's model may number its calls as its parent's did."""
+        """Return the provider's own id, unless another call has it: a fork's model may count as its parent's did."""
         plain, digest = f"call_{name.replace('.', '_')}", sha256(name.encode()).hexdigest()
         made = plain if _ID.fullmatch(plain) else f"call_{digest[:32]}"
         free = [each for each in (given, made) if each is not None and each not in self._ids]
@@ -191,6 +212,7 @@ class _Conversation:
         return identity
 
     def end_answer(self) -> None:
+        """Close the model's answer, if one is open: what follows was told to the model."""
         if not self._saying:
             return
         self._messages.append(
@@ -253,6 +275,7 @@ def _thinking_part(item: TranscriptItem) -> ai.ThinkingPart | None:
 
 
 def _call(part: ai.ToolCallPart) -> ModelCall:
+    """Return a call; arguments that are not a JSON object are kept as text, so the model can be told what was wrong."""
     try:
         args = part.args_as_dict(raise_if_invalid=True)
     except (ValueError, AssertionError):
@@ -261,6 +284,7 @@ def _call(part: ai.ToolCallPart) -> ModelCall:
 
 
 def _kept_of(part: _Part, response: ai.ModelResponse) -> dict[str, JsonValue] | None:
+    """Return what the provider wants back with this part; None if it sent nothing that matters."""
     kept = {
         "name": part.provider_name,
         "id": part.id,
@@ -274,12 +298,16 @@ def _kept_of(part: _Part, response: ai.ModelResponse) -> dict[str, JsonValue] | 
 
 
 def _with_calls(items: list[AnswerItem], kept_of_calls: dict[str, JsonValue]) -> list[AnswerItem]:
-    """Calls have no place for it themselves, so the last item carries it; an empty one where there is none."""
+    """Put what belongs to calls into the last item, because recorded calls have no field for it.
+
+    If the answer has no items, an empty reasoning carries it; no provider is ever sent that one.
+    """
     *before, last = items or [AnswerItem("reasoning", "")]
     return [*before, AnswerItem(last.kind, last.text, {**(last.provider or {}), CALLS_KEY: kept_of_calls})]
 
 
 def _reasoning_tokens(details: Mapping[str, int]) -> int:
+    """Return the tokens of reasoning, for which OpenAI and Google have different names."""
     return details.get("reasoning_tokens", 0) or details.get("thoughts_tokens", 0)
 
 

@@ -12,15 +12,17 @@ r"""A model that plays a script, for demonstrations, tests and benchmarks.
         error: {message: overloaded, retriable: true, times: 2}
         text: I am here again.
 
-The first rule whose conditions all hold is played; where none does, the answer is a final failure that says what the
-conversation looked like. `{{name}}` and `{{1}}` are groups of the rule's expressions, `{{input}}` is the last user
+The model plays the first rule whose conditions all hold. If no rule fits, the answer is a final failure that says what
+the conversation looked like. `{{name}}` and `{{1}}` are groups of the rule's expressions, `{{input}}` is the last user
 text, `{{result}}` the last tool result; anything else in double braces stays as it is.
 
-A script may say `context_tokens`, beside `rules`: a longer conversation is refused, as a provider does whose model does
-not take it.
+A script may set `context_tokens`, next to `rules`: it refuses a longer conversation, as a provider does.
 
-A summary of the conversation is written by the rules whose match says `summary: true`, and by no others; without one,
-it says how long the conversation is and how it began and ended.
+Summaries are written by the rules whose match says `summary: true`, and by no others. Without such a rule, a summary
+says how long the conversation is, and how it began and ended.
+
+An answer depends on the conversation alone, never on earlier calls: a runtime that takes a thread over, or a test that
+repeats a run, gets the same one. The only exception is an error with `times`, which counts.
 """
 
 import asyncio
@@ -48,15 +50,18 @@ from services.runtime.models.port import (
 )
 
 CHARACTERS_PER_TOKEN = 4
+"""Rule of thumb for the estimates of tokens; nobody pays by them."""
 FAILURES_REMEMBERED_MAX = 10_000
+"""Conversations whose failures are counted for `times`; beyond it counting begins anew."""
 SHOWN_CHARACTERS_MAX = 200
+"""Characters of a text that a failure or a summary quotes."""
 
-_PLACE = re.compile(r"\{\{\s*([A-Za-z0-9_]+)\s*\}\}")
+_PLACEHOLDER = re.compile(r"\{\{\s*([A-Za-z0-9_]+)\s*\}\}")
 _WORDS = re.compile(r"\s*\S+\s*")
 
 
 class ScriptError(Exception):
-    """The text names the script, the field, and what is wrong with it."""
+    """A script cannot be used. The text names the script, the field, and what is wrong with it."""
 
 
 def _compiled(expression: object) -> object:
@@ -76,25 +81,25 @@ class _Section(BaseModel):
 
 
 class Match(_Section):
-    """All that is given must hold."""
+    """Conditions of a rule. All that are given must hold."""
 
     last_user: Expression | None = None
-    """Found anywhere in the last user message."""
+    """Expression that is searched in the last user message."""
     steps: int | None = None
-    """Answers that the model has given since that message."""
+    """Number of answers that the model has given since that message."""
     last_tool: str | None = None
-    """Of the last result, if nothing came after it."""
+    """Tool of the last result, if nothing came after that."""
     last_result: Expression | None = None
     last_outcome: str | None = None
     summary: bool = False
-    """Whether the rule writes summaries. The last user message is then the one before the question for it."""
+    """Whether the rule writes summaries. The last user message is then the one before the request for the summary."""
 
 
 class Call(_Section):
     tool: str
     args: dict[str, JsonValue] = {}
     malformed: str | None = None
-    """Arguments that are no JSON object, as a weak model writes them."""
+    """Arguments that are not a JSON object, as a weak model writes them."""
 
 
 class Error(_Section):
@@ -102,7 +107,7 @@ class Error(_Section):
     retriable: bool = False
     retry_after_seconds: float | None = None
     times: int | None = Field(default=None, ge=1)
-    """How often the same conversation fails before the rule answers it. None: always."""
+    """How often the same conversation fails before the rule answers it. None: it always fails."""
 
 
 class Usage(_Section):
@@ -119,20 +124,20 @@ class Rule(_Section):
     calls: tuple[Call, ...] = ()
     delay_seconds: float = Field(default=0, ge=0)
     delta_seconds: float | None = Field(default=None, ge=0)
-    """Streams the text by words, with so much time between them. None: no deltas."""
+    """Seconds between two words when the text is streamed. None: the answer comes without deltas."""
     error: Error | None = None
     usage: Usage | None = None
-    """None: estimated from the length of what was said."""
+    """Tokens that the answer claims. None: an estimate from the length of the texts."""
 
 
 class Script(_Section):
     rules: tuple[Rule, ...]
     context_tokens: int | None = Field(default=None, ge=1)
-    """How long a conversation the model takes, by its own estimate. None: any."""
+    """Tokens of the longest conversation that the model accepts, by its own estimate. None: unlimited."""
 
 
 def read_script(path: Path) -> Script:
-    """Raises ScriptError."""
+    """Read a script from a file. Raises ScriptError."""
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
@@ -141,7 +146,7 @@ def read_script(path: Path) -> Script:
 
 
 def parse_script(text: str, named: str = "script") -> Script:
-    """Raises ScriptError."""
+    """Read a script from YAML; errors call it `named`. Raises ScriptError."""
     try:
         data: object = yaml.safe_load(text)
     except yaml.YAMLError as error:
@@ -157,7 +162,7 @@ def parse_script(text: str, named: str = "script") -> Script:
 
 
 class ScriptedModel:
-    """Where a rule has no delay, the answer comes without yielding to the event loop."""
+    """Plays a script. The answer of a rule without a delay comes without yielding to the event loop."""
 
     def __init__(self, script: Script, sleep: Callable[[float], Awaitable[object]] = asyncio.sleep) -> None:
         self._script = script
@@ -203,6 +208,7 @@ class ScriptedModel:
                 await self._sleep(seconds)
 
     def _still_fails(self, number: int, error: Error, items: Sequence[TranscriptItem]) -> bool:
+        """Whether this conversation has failed by this rule less often than the rule says; counts the try."""
         if error.times is None:
             return True
         key = number, sha256(repr(items).encode(errors="replace")).hexdigest()
@@ -214,6 +220,8 @@ class ScriptedModel:
 
 @dataclass(frozen=True, slots=True)
 class _Situation:
+    """What rules can ask of a conversation; `str` of it is what a failure shows."""
+
     input: str
     steps: int
     tool: str | None
@@ -261,7 +269,7 @@ def _summary(items: Sequence[TranscriptItem]) -> ModelAnswer:
 
 
 def _groups(match: Match | Literal["always"], situation: _Situation) -> Mapping[str, str] | None:
-    """What its expressions found, or None where the conditions do not hold."""
+    """Return the groups that the rule's expressions found; None if a condition does not hold."""
     groups = {"input": situation.input, "result": situation.result or ""}
     if match == "always":
         return groups
@@ -283,7 +291,7 @@ def _groups(match: Match | Literal["always"], situation: _Situation) -> Mapping[
 
 
 def _filled(value: str, groups: Mapping[str, str]) -> str:
-    return _PLACE.sub(lambda place: groups.get(place[1], place[0]), value) if "{{" in value else value
+    return _PLACEHOLDER.sub(lambda found: groups.get(found[1], found[0]), value) if "{{" in value else value
 
 
 def _filled_json(value: JsonValue, groups: Mapping[str, str]) -> JsonValue:

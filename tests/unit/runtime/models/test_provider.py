@@ -351,7 +351,7 @@ async def test_several_calls():
 async def test_a_model_that_cannot_be_used_is_a_final_failure(name, monkeypatch):
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     request = ModelRequest(model=name, settings={}, instructions=None, items=[user("x")])
-    failure = await ProviderModels().answer(request, print)
+    failure = await ProviderModels(timeout_seconds=5).answer(request, print)
     assert isinstance(failure, ModelFailure)
     assert not failure.retriable
     assert "cannot be used" in failure.error
@@ -361,7 +361,7 @@ async def test_models_are_made_once_and_not_kept_for_ever(monkeypatch):
     from services.runtime.models import provider
 
     monkeypatch.setattr(provider, "MODELS_KEPT_MAX", 1)
-    models = ProviderModels()
+    models = ProviderModels(timeout_seconds=5)
     request = ModelRequest(model="test", settings={}, instructions=None, items=[user("x")])
     assert isinstance(await models.answer(request, print), ModelAnswer)
     made = models._models["test"]
