@@ -1,4 +1,9 @@
-"""`python -m reference.views > docs/views.md` describes the views from generation.sql. A test compares."""
+"""`python -m reference.views > docs/views.md` describes the views from generation.sql. A test compares.
+
+The file of SQL is read as text, by patterns: so the page needs no database, and what it says is what the database shows
+as comments of the same tables. The patterns rely on the form of that file, one column and one comment per line. The
+tests notice a column that the patterns miss, since every column that is written must be on the page.
+"""
 
 import re
 import sys
@@ -18,36 +23,36 @@ _VIEW = re.compile(r"^create view (approvals|unknown_calls) as\nselect (.*?)\nfr
 _TITLE = re.compile(r"^-- (.*?)\n(?!--)", re.DOTALL)
 
 _MORE: Final = {"tool_calls": ("result", "jsonb, may be null"), "usage": ("counted", "boolean")}
-"""Columns that the stable views have beside those of their tables."""
+"""Columns that the stable views add to those of their tables."""
 
 QUERY_FILES: Final = tuple(sorted(Path(__file__).with_name("queries").glob("*.sql")))
-"""Documented ones. A test runs them as they are, and asks how they would run on large tables."""
+"""The documented queries. A test runs each as it is, and checks the plan that it would have on large tables."""
 
 INTRODUCTION = """# The views
 
-Read models in Postgres, made from `thread-events` by the projector: a public contract, column by column. They can be
-dropped at any time and come back the same from the log (`threadlog rebuild`, or a restart of the projector).
+Read models in Postgres, which the projector makes from `thread-events`. They are a public contract, column by column.
+You can drop them at any time: `threadlog rebuild`, or a restart of the projector, makes the same rows from the log.
 
-Read them in the schema `views`. What is there points at the live *generation*, a schema `views_g<number>` with tables
-of the same names; a rebuild makes the next generation beside it and re-points all views in one transaction. The row of
-`views.generation` says which one is live, and of which fold and projection.
+Read them in the schema `views`. Its views point at the live *generation*, a schema `views_g<number>` with tables of the
+same names. A rebuild makes the next generation beside the live one and re-points all views in one transaction. The row
+of `views.generation` names the live generation and the versions of its fold and projection.
 
-- The tenant is the first column of every key and index: name it in every query.
-- `seq` is the number of a record within its thread, without gaps: the cursor of clients. Times are those that the
-  records carry.
-- Nothing is shown before it is in the log. How far each partition is shown is in `positions`: to read your own write,
-  wait until `next_offset` is above its offset.
-- A list is paged by its key, as the queries below do it: a page costs the same wherever it is.
+- The tenant is the first column of every key and index. Name it in every query.
+- `seq` numbers the records of a thread without gaps. Clients use it as their cursor.
+- Times are those of the records.
+- A view shows nothing that is not in the log. `positions` says how far each partition is shown. To read your own write,
+  wait until `next_offset` is above the offset of your record.
+- Page a list by its key, as the queries below do. Every page then costs the same, wherever it is in the list.
 
-A column's type is Postgres' own; `jsonb` holds what the events hold (see [the events](events.md)).
+Types are those of Postgres. The content of `jsonb` columns is that of the events (see [the events](events.md)).
 """
 
 QUERIES = """## Queries
 
-Each of these is answered by an index, in a time that does not grow with the length of a thread or the number of
-threads; a test asks the planner. A query that leaves out the tenant, or orders by something else, may not be. No index
-finds threads by status, labels or title: a condition on those looks through the threads of the tenant, in the order
-that the query has, until it has found enough.
+An index answers each of these queries, in a time that does not grow with the length of a thread or the number of
+threads; a test checks the plans. A query that leaves out the tenant, or has another order, may have no index. No index
+finds threads by status, labels or title: a condition on one of these looks through the tenant's threads, in the order
+of the query, until it has found enough.
 
 """
 
@@ -59,6 +64,7 @@ class Column(NamedTuple):
 
 
 def reference() -> str:
+    """Return the whole page. The two views for services come last."""
     sql = (FOLDER / "generations" / "sql" / "generation.sql").read_text()
     about = {name: _unquoted(text) for name, text in _ABOUT.findall(sql)}
     described = {(table, column): _unquoted(text) for table, column, text in _ABOUT_COLUMN.findall(sql)}
@@ -92,7 +98,7 @@ def _query(path: Path) -> str:
 def _selected(
     view: str, selected: str, columns: Sequence[Column], described: Mapping[tuple[str, str], str]
 ) -> Iterator[Column]:
-    """Of a view's select list: columns of `tool_calls`, some by another name and with a comment of their own."""
+    """Yield the columns of a view's select list: columns of `tool_calls`, some renamed, with a comment of their own."""
     by_name = {column.name: column for column in columns}
     for part in selected.split(","):
         source, _, name = part.strip().partition(" as ")
@@ -102,7 +108,7 @@ def _selected(
 
 
 def _facts() -> str:
-    """What the column `events.facts` may hold."""
+    """Return the section about the keys that the column `events.facts` may have."""
     rows = [
         f"| `{name}` | {'number' if 'int' in str(field.annotation) else 'text'} | {field.description} |\n"
         for name, field in Facts.model_fields.items()
@@ -111,6 +117,7 @@ def _facts() -> str:
 
 
 def _columns(view: str, bodies: Mapping[str, str], described: Mapping[tuple[str, str], str]) -> list[Column]:
+    """Return the columns of a table in their order, and then those that its stable view adds."""
     columns = []
     for line in bodies[view].splitlines():
         match = _COLUMN.match(line)

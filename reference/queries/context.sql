@@ -1,5 +1,5 @@
--- What the model sees of a thread: the summary in force, if there is one, and what came after what it stands for. Of a fork,
--- without what it inherits: that is the same of its parent, as of the seq at which it was forked.
+-- The items that the model sees of a thread: the summary in force, if there is one, and what the summary does not cover.
+-- For a fork, inherited items are missing: ask the same of its parent, as of the seq of the fork.
 with standing as (
     select coalesce(max(through_seq), 0) as through_seq
     from (

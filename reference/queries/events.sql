@@ -1,4 +1,4 @@
--- A thread's records after a cursor, with what each came to.
+-- A thread's records after a cursor, with their effects.
 select seq, type, time, actor, effect, reason, data
 from views.events
 where tenant = $1 and thread = $2 and seq > $3

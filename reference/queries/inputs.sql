@@ -1,4 +1,4 @@
--- What was submitted to a thread, and which turn and step took it.
+-- The inputs of a thread, and the turn and step that took each.
 select seq, input, content, turn, step, dropped
 from views.items
 where tenant = $1 and thread = $2 and input is not null and seq > $3

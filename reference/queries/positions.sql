@@ -1,4 +1,4 @@
--- Whether your own write is shown: `next_offset` is then above its offset.
+-- How far a partition is shown. Your own write is shown once `next_offset` is above its offset.
 select next_offset
 from views.positions
 where topic = 'thread-events' and "partition" = $1

@@ -1,4 +1,4 @@
--- A thread's turns, the latest first.
+-- A thread's turns, latest first.
 select turn, status, outcome, reason, started_at, ended_at, steps, input_tokens, output_tokens
 from views.turns
 where tenant = $1 and thread = $2 and turn < $3

@@ -1,4 +1,4 @@
--- A tenant's threads that are at work, or wait for somebody.
+-- A tenant's threads with an open turn: they work, or wait for somebody.
 select thread, turn, status, started_at, steps
 from views.turns
 where tenant = $1 and status <> 'ended' and thread > $2

@@ -1,6 +1,6 @@
--- One generation of the views: tables in the schema that is first on the search path, empty.
--- Readers use the views of the same names in the schema `views`. Each column is described in docs/views.md, which is
--- made from the comments below. Times are those that the records carry, never those of writing.
+-- One generation of the views: empty tables in the schema that is first on the search path.
+-- Readers use the views of the same names in the schema `views`. The comments below are a public contract: docs/views.md
+-- is made from them. Times are those of the records, never those of writing: a rebuild has to give the same rows.
 
 create table thread_states (
     tenant text not null,
@@ -19,16 +19,16 @@ create index thread_states_active on thread_states (topic, "partition") where ac
 create index thread_states_active_by_key on thread_states (topic, tenant, thread) where active;
 create index thread_states_quarantined on thread_states (topic, tenant, thread) where quarantined is not null;
 
-comment on table thread_states is 'The folded control state of every key ever seen. For services, not for people.';
-comment on column thread_states.tenant is 'Whose thread it is.';
-comment on column thread_states.thread is 'Its id, unique within the tenant.';
-comment on column thread_states.topic is 'That holds the records.';
-comment on column thread_states."partition" is 'Of the topic, in which all of the threads records are.';
-comment on column thread_states."offset" is 'Of the last record that is in the state.';
-comment on column thread_states.fold_version is 'Of the fold that made the state; readers of another version fold the log themselves.';
+comment on table thread_states is 'The folded control state of every key ever seen. Services read it; for people there are the other views.';
+comment on column thread_states.tenant is 'Tenant that the thread belongs to.';
+comment on column thread_states.thread is 'Id of the thread, unique within the tenant.';
+comment on column thread_states.topic is 'Topic that holds the thread''s records.';
+comment on column thread_states."partition" is 'Partition of the topic that holds all of the thread''s records.';
+comment on column thread_states."offset" is 'Offset of the last record that is in the state.';
+comment on column thread_states.fold_version is 'Version of the fold that made the state. Readers of another version fold the log themselves.';
 comment on column thread_states.active is 'Whether a service would act for the thread without a new record.';
-comment on column thread_states.quarantined is 'Why the views of this thread are not kept up: a record that the database refused. Its events and its state go on.';
-comment on column thread_states.state is 'As schemas.state.dump_state writes it; json, not jsonb, because the order of keys counts.';
+comment on column thread_states.quarantined is 'Why the views of this thread are no longer updated: the database refused a record. The thread''s events and state are still kept up. Null for all other threads.';
+comment on column thread_states.state is 'The state as schemas.state.dump_state writes it. The type is json, not jsonb, because the order of keys matters.';
 
 create table positions (
     topic text not null,
@@ -42,15 +42,15 @@ create table positions (
     primary key (topic, "partition")
 ) with (fillfactor = 50);
 
-comment on table positions is 'How far each partition of the log is in the views. Written in the transaction of the rows.';
-comment on column positions.topic is 'Of the log.';
-comment on column positions."partition" is 'Of the topic.';
+comment on table positions is 'How far each partition of the log is in the views. A position is written in the same transaction as its rows.';
+comment on column positions.topic is 'Topic of the log.';
+comment on column positions."partition" is 'Partition of the topic.';
 comment on column positions.next_offset is 'Offset of the first record that is not in the views.';
-comment on column positions.owner is 'The projector that writes this partition.';
-comment on column positions.owner_epoch is 'Goes up with every change of owner; a projector with an older one can no longer write.';
-comment on column positions.cluster_id is 'The Kafka cluster whose offsets these are.';
-comment on column positions.last_record is 'Digest of the last record that is in the views. Where the log has another one there, it is another log.';
-comment on column positions.updated_at is 'Time of writing, by the database. The only such time in a generation.';
+comment on column positions.owner is 'Projector that writes this partition.';
+comment on column positions.owner_epoch is 'Number that rises with every change of owner. A projector with an older number can no longer write.';
+comment on column positions.cluster_id is 'Id of the Kafka cluster that the offsets belong to.';
+comment on column positions.last_record is 'Digest of the last record that is in the views. If the log has another record at that offset, it is another log.';
+comment on column positions.updated_at is 'When the database wrote the row. All other times in a generation are those of the records.';
 
 create table threads (
     tenant text not null,
@@ -84,33 +84,33 @@ create table threads (
 create index threads_created on threads (tenant, created_at, thread);
 create index threads_parent on threads (tenant, parent, thread) where parent is not null;
 
-comment on table threads is 'A row per thread that exists.';
-comment on column threads.tenant is 'Whose thread it is.';
-comment on column threads.thread is 'Its id, unique within the tenant.';
-comment on column threads."partition" is 'Of thread-events, in which the thread''s records are.';
+comment on table threads is 'One row per thread that exists.';
+comment on column threads.tenant is 'Tenant that the thread belongs to.';
+comment on column threads.thread is 'Id of the thread, unique within the tenant.';
+comment on column threads."partition" is 'Partition of thread-events that holds the thread''s records.';
 comment on column threads.status is 'importing, active, closing or closed.';
-comment on column threads.title is 'Null where it has none.';
-comment on column threads.labels is 'Names and values for people and for routing.';
-comment on column threads.archived is 'Whether it was put away; it can be read and written all the same.';
-comment on column threads.created_at is 'When it began.';
-comment on column threads.updated_at is 'Of the last record that took effect.';
-comment on column threads.seq is 'Of the last record, whatever its effect.';
-comment on column threads.turn is 'The open turn.';
-comment on column threads.last_turn is 'The last turn that was started; 0 where there was none.';
-comment on column threads.last_outcome is 'Of the last turn that ended.';
-comment on column threads.queued is 'Inputs that no turn or step has taken.';
-comment on column threads.waiting_calls is 'Calls that wait for an approval.';
-comment on column threads.unknown_calls is 'Calls of which is not known whether they ran.';
-comment on column threads.config is 'In force for the next turn.';
-comment on column threads.config_seq is 'Seq of the record that set it.';
-comment on column threads.lineage_kind is 'fork or child; null where the thread has no parent.';
-comment on column threads.parent is 'The thread it was forked from or works for.';
-comment on column threads.parent_seq is 'Seq in the parent up to which a fork shares its history, or at which a child was asked for.';
-comment on column threads.parent_call is 'The parent''s call whose result a child thread is.';
-comment on column threads.parent_plan_version is 'With parent_task: the version of the parent''s plan that began the child.';
-comment on column threads.parent_task is 'The task of the parent''s plan that a child thread works on.';
-comment on column threads.depth is 'How many parents a child thread has above it; a fork is as deep as what it was forked from.';
-comment on column threads.plan_version is 'Of the plan in force.';
+comment on column threads.title is 'Title of the thread; null if it has none.';
+comment on column threads.labels is 'Names and values, for people and for routing.';
+comment on column threads.archived is 'Whether the thread is archived. An archived thread can still be read and written.';
+comment on column threads.created_at is 'When the thread was created.';
+comment on column threads.updated_at is 'Time of the last record that took effect.';
+comment on column threads.seq is 'Seq of the thread''s last record, whatever its effect.';
+comment on column threads.turn is 'Number of the open turn; null if no turn is open.';
+comment on column threads.last_turn is 'Number of the last turn that was started; 0 before the first.';
+comment on column threads.last_outcome is 'Outcome of the last turn that ended; null before the first.';
+comment on column threads.queued is 'Number of inputs that no turn or step has taken yet.';
+comment on column threads.waiting_calls is 'Number of tool calls that wait for an approval.';
+comment on column threads.unknown_calls is 'Calls whose outcome is unknown: they may or may not have run.';
+comment on column threads.config is 'Configuration for the next turn.';
+comment on column threads.config_seq is 'Seq of the record that set the configuration.';
+comment on column threads.lineage_kind is 'fork or child; null if the thread has no parent.';
+comment on column threads.parent is 'Thread that this one was forked from, or works for; null if it has no parent.';
+comment on column threads.parent_seq is 'Seq in the parent: for a fork, the last record that both share; for a child, the record that asked for it.';
+comment on column threads.parent_call is 'Tool call of the parent whose result this child thread is.';
+comment on column threads.parent_plan_version is 'Version of the parent''s plan that started this child; set together with parent_task.';
+comment on column threads.parent_task is 'Task of the parent''s plan that this child thread works on.';
+comment on column threads.depth is 'Number of parents above a child thread. A fork has the depth of the thread it was forked from.';
+comment on column threads.plan_version is 'Version of the plan in force; null if there is none.';
 
 create table turns (
     tenant text not null,
@@ -139,35 +139,35 @@ create table turns (
     unknown_calls text[],
     primary key (tenant, thread, turn)
 ) with (fillfactor = 80);
--- For finding the turn that was open at a seq.
+-- Finds the turn that was open at a seq.
 create index turns_started on turns (tenant, thread, started_seq);
 create index turns_open on turns (tenant, thread) where status <> 'ended';
 
-comment on table turns is 'A row per turn: one user goal, from its input to one outcome.';
-comment on column turns.tenant is 'Whose thread it is.';
-comment on column turns.thread is 'In which it is.';
-comment on column turns.turn is 'Number within the thread, from 1.';
+comment on table turns is 'One row per turn. A turn is one user goal, from its input to one outcome.';
+comment on column turns.tenant is 'Tenant that the thread belongs to.';
+comment on column turns.thread is 'Id of the thread.';
+comment on column turns.turn is 'Number of the turn within the thread, from 1.';
 comment on column turns.status is 'open, cancelling or ended.';
-comment on column turns.outcome is 'completed, aborted, failed or interrupted, once ended.';
-comment on column turns.reason is 'Why it ended so, where its end says so.';
-comment on column turns.inputs is 'Those that started it; steps list the steering inputs that they took.';
-comment on column turns.model is 'Of the configuration that the turn pinned.';
-comment on column turns.agent_version is 'Of the software that started it.';
+comment on column turns.outcome is 'completed, aborted, failed or interrupted; null until the turn has ended.';
+comment on column turns.reason is 'Why the turn ended, if the record of its end says it.';
+comment on column turns.inputs is 'Ids of the inputs that started the turn. Steering inputs are listed by the steps that took them.';
+comment on column turns.model is 'Model of the configuration that the turn pinned.';
+comment on column turns.agent_version is 'Version of the software that started the turn.';
 comment on column turns.config_seq is 'Seq of the record that set the pinned configuration.';
-comment on column turns.base is 'Seq of the last compaction, rewind or import before it; 0 where there was none.';
-comment on column turns.started_seq is 'Seq of its start.';
-comment on column turns.started_at is 'When it started.';
-comment on column turns.cancel_cause is 'user, limit, recovery, parent, interrupt or close.';
-comment on column turns.cancelled_at is 'When its cancelling began.';
-comment on column turns.recovered_at is 'When another owner took it over, the last time.';
-comment on column turns.recovered_by is 'The runtime that took it over, the last time.';
-comment on column turns.steps is 'Finished model calls.';
-comment on column turns.input_tokens is 'Sum over its finished model calls.';
-comment on column turns.output_tokens is 'Sum over its finished model calls.';
-comment on column turns.waited_ms is 'Time in which nothing could go on without a person, or only child threads worked; it counts against no limit.';
-comment on column turns.ended_seq is 'Seq of the record that ended it.';
-comment on column turns.ended_at is 'When it ended.';
-comment on column turns.unknown_calls is 'Named by its end; resolved afterwards or not.';
+comment on column turns.base is 'Seq of the last compaction, rewind or import before the turn; 0 if there was none.';
+comment on column turns.started_seq is 'Seq of the record that started the turn.';
+comment on column turns.started_at is 'When the turn started.';
+comment on column turns.cancel_cause is 'Why the turn was cancelled: user, limit, recovery, parent, interrupt or close. Null if it was not.';
+comment on column turns.cancelled_at is 'When cancelling began; null if it did not.';
+comment on column turns.recovered_at is 'When another runtime last took the turn over; null if none did.';
+comment on column turns.recovered_by is 'Runtime that last took the turn over.';
+comment on column turns.steps is 'Number of finished model calls.';
+comment on column turns.input_tokens is 'Input tokens of the turn''s finished model calls.';
+comment on column turns.output_tokens is 'Output tokens of the turn''s finished model calls.';
+comment on column turns.waited_ms is 'Milliseconds in which the turn waited for a person, or in which only its child threads worked. This time counts against no limit.';
+comment on column turns.ended_seq is 'Seq of the record that ended the turn; null until then.';
+comment on column turns.ended_at is 'When the turn ended; null until then.';
+comment on column turns.unknown_calls is 'Calls that the turn''s end names as unknown. Some may have been resolved since.';
 
 create table steps (
     tenant text not null,
@@ -204,38 +204,38 @@ create table steps (
     primary key (tenant, thread, turn, step)
 ) with (fillfactor = 80);
 
-comment on table steps is 'A row per model call and its retries.';
-comment on column steps.tenant is 'Whose thread it is.';
-comment on column steps.thread is 'In which it is.';
-comment on column steps.turn is 'In which it is.';
-comment on column steps.step is 'Number within the turn, from 1.';
-comment on column steps.status is 'open, failed, finished, or dropped where its turn ended before.';
-comment on column steps.attempts is 'How often it was started.';
-comment on column steps.failures is 'Attempts that failed; those that were handed over do not count.';
-comment on column steps.inputs is 'Steering inputs that it took.';
-comment on column steps.model is 'As the latest attempt asked for it.';
-comment on column steps.owner is 'The runtime that made the latest attempt.';
-comment on column steps.context_seq is 'Seq up to which the latest attempt had read the thread back.';
-comment on column steps.context_items is 'How many items the model was shown.';
+comment on table steps is 'One row per model call, its retries included.';
+comment on column steps.tenant is 'Tenant that the thread belongs to.';
+comment on column steps.thread is 'Id of the thread.';
+comment on column steps.turn is 'Number of the turn that the step belongs to.';
+comment on column steps.step is 'Number of the step within the turn, from 1.';
+comment on column steps.status is 'open, failed or finished; dropped if the turn ended first.';
+comment on column steps.attempts is 'Number of attempts that were started.';
+comment on column steps.failures is 'Number of attempts that failed. Attempts that were handed over to another runtime do not count.';
+comment on column steps.inputs is 'Ids of the steering inputs that the step took.';
+comment on column steps.model is 'Model that the latest attempt asked for.';
+comment on column steps.owner is 'Runtime that made the latest attempt.';
+comment on column steps.context_seq is 'Seq up to which the latest attempt had read the thread.';
+comment on column steps.context_items is 'Number of items that the model was shown.';
 comment on column steps.context_hash is 'sha256 over the digests of the items that the model was shown.';
 comment on column steps.tools_hash is 'Hash of the tools that the model was offered.';
-comment on column steps.started_seq is 'Of the first attempt.';
-comment on column steps.started_at is 'Of the first attempt.';
+comment on column steps.started_seq is 'Seq of the record that started the first attempt.';
+comment on column steps.started_at is 'When the first attempt started.';
 comment on column steps.attempt_at is 'When the latest attempt started.';
-comment on column steps.error_kind is 'Of the last failure, kept when a later attempt goes well.';
-comment on column steps.error is 'What the last failure said.';
-comment on column steps.retriable is 'Whether another attempt may go well, after the last failure.';
-comment on column steps.retry_at is 'Not before then, after the last failure.';
-comment on column steps.finished_seq is 'Seq of the answer.';
+comment on column steps.error_kind is 'Kind of the last failure. It stays if a later attempt succeeds.';
+comment on column steps.error is 'Message of the last failure.';
+comment on column steps.retriable is 'Whether another attempt may succeed, after the last failure.';
+comment on column steps.retry_at is 'Earliest time of the next attempt, after the last failure.';
+comment on column steps.finished_seq is 'Seq of the record with the answer.';
 comment on column steps.finished_at is 'When the answer was recorded.';
-comment on column steps.finished_attempt is 'Whose answer won; not always the latest.';
-comment on column steps.stop_reason is 'Why the model stopped, as its provider says.';
-comment on column steps.response_id is 'The providers id of the answer.';
-comment on column steps.calls is 'How many tool calls the answer proposes.';
-comment on column steps.input_tokens is 'Of the answer, as the provider counted them.';
-comment on column steps.output_tokens is 'Of the answer, as the provider counted them.';
+comment on column steps.finished_attempt is 'Number of the attempt whose answer took effect. It is not always the latest.';
+comment on column steps.stop_reason is 'Why the model stopped, as the provider reports it.';
+comment on column steps.response_id is 'Id that the provider gave the answer.';
+comment on column steps.calls is 'Number of tool calls that the answer proposes.';
+comment on column steps.input_tokens is 'Input tokens of the answer, as the provider counted them.';
+comment on column steps.output_tokens is 'Output tokens of the answer, as the provider counted them.';
 comment on column steps.cached_tokens is 'Input tokens that the provider had in its cache.';
-comment on column steps.reasoning_tokens is 'Output tokens that were reasoning.';
+comment on column steps.reasoning_tokens is 'Output tokens that the model spent on reasoning.';
 
 create table tool_calls (
     tenant text not null,
@@ -287,51 +287,51 @@ create table tool_calls (
 create index tool_calls_for_people on tool_calls (tenant, status, thread, turn, step, index)
     where status in ('waiting', 'unknown');
 
-comment on table tool_calls is 'A row per call that a model proposed. In the schema views it has a column more, result: what came of it.';
-comment on column tool_calls.tenant is 'Whose thread it is.';
-comment on column tool_calls.thread is 'In which it is.';
-comment on column tool_calls.call is 'turn.step.index, such as 3.1.0. To look one up, name the three: they are the key.';
-comment on column tool_calls.turn is 'In which it was proposed.';
-comment on column tool_calls.step is 'In which it was proposed.';
-comment on column tool_calls.index is 'Number within the step, from 0.';
+comment on table tool_calls is 'One row per tool call that a model proposed. The schema views adds the column result, the result of the call.';
+comment on column tool_calls.tenant is 'Tenant that the thread belongs to.';
+comment on column tool_calls.thread is 'Id of the thread.';
+comment on column tool_calls.call is 'Name of the call: turn.step.index, such as 3.1.0. To look a call up, name the three numbers: they are the key.';
+comment on column tool_calls.turn is 'Number of the turn that proposed the call.';
+comment on column tool_calls.step is 'Number of the step that proposed the call.';
+comment on column tool_calls.index is 'Number of the call within the step, from 0.';
 comment on column tool_calls.tool is 'Name of the tool.';
-comment on column tool_calls.args is 'In force: an approver may have edited them.';
-comment on column tool_calls.malformed is 'The arguments as the model wrote them where they are no JSON object.';
-comment on column tool_calls.call_hash is 'Of tool and arguments in force; what an approval is bound to.';
+comment on column tool_calls.args is 'Arguments in force. An approver may have edited them.';
+comment on column tool_calls.malformed is 'Arguments as the model wrote them, if they are not a JSON object; null otherwise.';
+comment on column tool_calls.call_hash is 'Hash of the tool and the arguments in force. An approval holds for this hash alone.';
 comment on column tool_calls.status is 'proposed, waiting, approved, dispatched, running, repeatable, unknown or settled.';
-comment on column tool_calls.outcome is 'succeeded, failed, timed_out, cancelled, denied, expired, not_started or abandoned, once settled.';
-comment on column tool_calls.effect is 'pure, idempotent, reconcilable or unsafe, as the last dispatch said.';
-comment on column tool_calls.pool is 'Whose executors may claim it.';
-comment on column tool_calls.proposed_seq is 'Seq of the answer that proposes it.';
-comment on column tool_calls.proposed_at is 'When it was proposed.';
-comment on column tool_calls.approval_reason is 'Why a person is asked.';
-comment on column tool_calls.approval_requested_at is 'Since when a person is asked.';
-comment on column tool_calls.approval_expires_at is 'Until when a person may answer.';
-comment on column tool_calls.decision is 'approved, edited, denied or expired.';
-comment on column tool_calls.decided_by is 'The actor of the decision: user:…, policy:… or service:….';
+comment on column tool_calls.outcome is 'succeeded, failed, timed_out, cancelled, denied, expired, not_started or abandoned; null until the call is settled.';
+comment on column tool_calls.effect is 'pure, idempotent, reconcilable or unsafe, as the last dispatch declares the tool.';
+comment on column tool_calls.pool is 'Pool of executors that may claim the call.';
+comment on column tool_calls.proposed_seq is 'Seq of the answer that proposes the call.';
+comment on column tool_calls.proposed_at is 'When the call was proposed.';
+comment on column tool_calls.approval_reason is 'Why a person is asked for an approval.';
+comment on column tool_calls.approval_requested_at is 'When a person was asked.';
+comment on column tool_calls.approval_expires_at is 'When the request for approval expires.';
+comment on column tool_calls.decision is 'approved, edited, denied or expired; null until it is decided.';
+comment on column tool_calls.decided_by is 'Actor who decided: user:…, policy:… or service:….';
 comment on column tool_calls.decided_at is 'When it was decided.';
-comment on column tool_calls.decision_reason is 'Why it was denied.';
-comment on column tool_calls.attempts is 'How often it was dispatched.';
-comment on column tool_calls.lost_attempts is 'Claimed attempts whose end nobody saw.';
-comment on column tool_calls.dispatched_at is 'When its latest attempt was given to the executors.';
-comment on column tool_calls.deadline_at is 'When the latest attempt is given up that nobody claimed or, in a pool without executors, answered.';
-comment on column tool_calls.timeout_ms is 'How long the tool may run.';
-comment on column tool_calls.idempotency_key is 'What the tool is given to recognise a repetition by.';
+comment on column tool_calls.decision_reason is 'Why the call was denied.';
+comment on column tool_calls.attempts is 'Number of times that the call was dispatched.';
+comment on column tool_calls.lost_attempts is 'Number of claimed attempts whose end nobody saw.';
+comment on column tool_calls.dispatched_at is 'When the latest attempt was given to the executors.';
+comment on column tool_calls.deadline_at is 'When the latest attempt is given up if no executor claims it or, in a pool without executors, nobody answers it.';
+comment on column tool_calls.timeout_ms is 'Milliseconds that the tool may run.';
+comment on column tool_calls.idempotency_key is 'Key that the tool gets, so that it can recognise a repetition.';
 comment on column tool_calls.claim is 'Event id of the last claim that won.';
-comment on column tool_calls.executor is 'Who claimed it last.';
+comment on column tool_calls.executor is 'Executor that claimed the call last.';
 comment on column tool_calls.started_at is 'When the latest claim was made.';
-comment on column tool_calls.lease_seconds is 'How long the claim holds without a sign of life.';
+comment on column tool_calls.lease_seconds is 'Seconds that the claim holds without a sign of life.';
 comment on column tool_calls.evidence is 'Why the last lost attempt counts as lost.';
-comment on column tool_calls.resolution is 'What a person or the downstream said of an unknown call: succeeded, failed, again or abandoned.';
-comment on column tool_calls.resolved_by is 'Who answered for it.';
-comment on column tool_calls.note is 'What they said.';
-comment on column tool_calls.milliseconds is 'How long the tool ran, as its executor measured it.';
+comment on column tool_calls.resolution is 'Answer of a person or of the downstream system about an unknown call: succeeded, failed, again or abandoned.';
+comment on column tool_calls.resolved_by is 'Actor who gave the answer about the unknown call.';
+comment on column tool_calls.note is 'Note that came with the answer.';
+comment on column tool_calls.milliseconds is 'Milliseconds that the tool ran, as its executor measured them.';
 comment on column tool_calls.changes is 'Files that the call changed.';
-comment on column tool_calls.artifacts is 'Those that the tool made: sha256, size, media_type and name of each.';
-comment on column tool_calls.settled_seq is 'Of the record that settled it; its result is the item of that record.';
-comment on column tool_calls.settled_at is 'When it was settled.';
-comment on column tool_calls.settled_by is 'Event id of that record.';
-comment on column tool_calls.resolved_at is 'When it was resolved, the last time.';
+comment on column tool_calls.artifacts is 'Artifacts that the tool made: sha256, size, media_type and name of each.';
+comment on column tool_calls.settled_seq is 'Seq of the record that settled the call. The result is the item of that record.';
+comment on column tool_calls.settled_at is 'When the call was settled.';
+comment on column tool_calls.settled_by is 'Event id of the record that settled the call.';
+comment on column tool_calls.resolved_at is 'When the call was last resolved.';
 
 create table items (
     tenant text not null,
@@ -351,29 +351,30 @@ create table items (
     compacted_at bigint,
     primary key (tenant, thread, seq, part)
 ) with (fillfactor = 80);
--- Inputs in the order in which they came, by their ids, and in the order in which they were taken. Where most threads are
--- so short that any of these would do, the planner takes the last that fits: long threads depend on it, and a test looks.
+-- Inputs in the order of their arrival, by their ids, and in the order in which they were taken. If most threads are so
+-- short that any of these indexes would do, the planner takes the last one that fits. Long threads depend on this order of
+-- the statements, and a test checks the plans.
 create index items_inputs on items (tenant, thread, seq) where input is not null;
 create index items_by_input on items (tenant, thread, input) where input is not null;
 create index items_taken on items (tenant, thread, place) where input is not null and dropped is null;
 create index items_summaries on items (tenant, thread, seq) where kind = 'summary';
 
-comment on table items is 'What was said: messages, reasoning, calls, results and summaries, as history keeps them. The model sees those with a place that are neither dropped nor rewound nor compacted: the summary first, then by place, seq and part.';
-comment on column items.tenant is 'Whose thread it is.';
-comment on column items.thread is 'In which it is.';
-comment on column items.seq is 'Of the record that brought it.';
-comment on column items.part is 'Number within that record, from 0.';
+comment on table items is 'The conversation: messages, reasoning, calls, results and summaries. The model is shown the items that have a place and are neither dropped nor rewound nor compacted: the summary first, then by place, seq and part.';
+comment on column items.tenant is 'Tenant that the thread belongs to.';
+comment on column items.thread is 'Id of the thread.';
+comment on column items.seq is 'Seq of the record that brought the item.';
+comment on column items.part is 'Number of the item within its record, from 0.';
 comment on column items.kind is 'message, reasoning, tool_call, tool_result, resolution or summary.';
-comment on column items.turn is 'Null for a message that waits; of a summary, the last turn that it may speak of.';
-comment on column items.step is 'Null for inputs that started a turn, and for a summary.';
-comment on column items.place is 'Seq of the record that put it into the context; null for a message that waits.';
-comment on column items.content is 'As the model is shown it.';
-comment on column items.digest is 'sha256 over what the item is.';
-comment on column items.input is 'Id of the input that a user''s message is.';
-comment on column items.call is 'Of calls and their results.';
-comment on column items.dropped is 'Kind of the event by which a waiting message was withdrawn or discarded.';
-comment on column items.rewound_at is 'Seq of the rewind that took it out of the context.';
-comment on column items.compacted_at is 'Seq of the summary that stands for it; null again once a rewind has taken that summary away.';
+comment on column items.turn is 'Number of the turn. Null for a message that waits; for a summary, the last turn that it may cover.';
+comment on column items.step is 'Number of the step. Null for inputs that started a turn, and for a summary.';
+comment on column items.place is 'Seq of the record that put the item into the context; null for a message that waits.';
+comment on column items.content is 'Content as the model is shown it.';
+comment on column items.digest is 'sha256 that identifies the item''s content.';
+comment on column items.input is 'Id of the input, if the item is a user''s message.';
+comment on column items.call is 'Name of the tool call, if the item is a call or its result.';
+comment on column items.dropped is 'Kind of the event that withdrew or discarded a waiting message.';
+comment on column items.rewound_at is 'Seq of the rewind that removed the item from the context.';
+comment on column items.compacted_at is 'Seq of the summary that replaces the item. It becomes null again if a rewind removes that summary.';
 
 create table plans (
     tenant text not null,
@@ -395,22 +396,22 @@ create table plans (
 ) with (fillfactor = 80);
 create index plans_waiting on plans (tenant, thread, version) where status = 'waiting';
 
-comment on table plans is 'A row per version of a thread''s plan.';
-comment on column plans.tenant is 'Whose thread it is.';
-comment on column plans.thread is 'Whose plan it is.';
-comment on column plans.version is 'From 1, in the order in which they were proposed.';
-comment on column plans.status is 'waiting for an answer, in_force, rejected, or superseded where another version took its place.';
-comment on column plans.tasks is 'As proposed: id, title, depends_on and, where there are some, instructions of each.';
+comment on table plans is 'One row per version of a thread''s plan.';
+comment on column plans.tenant is 'Tenant that the thread belongs to.';
+comment on column plans.thread is 'Id of the thread whose plan it is.';
+comment on column plans.version is 'Number of the version, from 1, in the order of the proposals.';
+comment on column plans.status is 'waiting (for an answer), in_force, rejected, or superseded (another version replaced it).';
+comment on column plans.tasks is 'Tasks as proposed: id, title, depends_on and, if there are any, instructions of each.';
 comment on column plans.proposed_seq is 'Seq of the proposal.';
-comment on column plans.proposed_at is 'When it was proposed.';
-comment on column plans.proposed_by is 'Actor of the proposal.';
-comment on column plans.call is 'The tool call that proposed it, and whose result tells what came of it; null where a person or a backend did.';
+comment on column plans.proposed_at is 'When the version was proposed.';
+comment on column plans.proposed_by is 'Actor who proposed the version.';
+comment on column plans.call is 'Tool call that proposed the version; its result reports the decision. Null if a person or a backend proposed it.';
 comment on column plans.decided_seq is 'Seq of the answer.';
-comment on column plans.decided_at is 'When it was approved or rejected.';
-comment on column plans.decided_by is 'Who approved or rejected it.';
-comment on column plans.decision_reason is 'Why it was rejected.';
-comment on column plans.superseded_seq is 'Seq of the record that put another version in its place.';
-comment on column plans.superseded_at is 'When another version took its place.';
+comment on column plans.decided_at is 'When the version was approved or rejected.';
+comment on column plans.decided_by is 'Actor who approved or rejected the version.';
+comment on column plans.decision_reason is 'Why the version was rejected.';
+comment on column plans.superseded_seq is 'Seq of the record that replaced this version by another.';
+comment on column plans.superseded_at is 'When another version replaced this one.';
 
 create table tasks (
     tenant text not null,
@@ -431,22 +432,22 @@ create table tasks (
     primary key (tenant, thread, version, task)
 ) with (fillfactor = 80);
 
-comment on table tasks is 'A row per task and version of a plan that came in force; a task that the next version keeps goes on in a row of its own.';
-comment on column tasks.tenant is 'Whose thread it is.';
-comment on column tasks.thread is 'Whose plan it is.';
-comment on column tasks.version is 'Of the plan.';
-comment on column tasks.task is 'Its id: the same in every version that keeps it.';
-comment on column tasks.place is 'In the order of the plan, from 0.';
-comment on column tasks.title is 'For people.';
-comment on column tasks.instructions is 'For whoever does it.';
-comment on column tasks.depends_on is 'Tasks that have to succeed before.';
-comment on column tasks.left_out is 'Whether the version does not name it: it ran when the version came in force, and is being stopped.';
-comment on column tasks.status is 'pending, running, succeeded, failed or cancelled; continued where it went on in the next version.';
-comment on column tasks.child is 'The thread that does it.';
-comment on column tasks.result is 'What came of it; a version that keeps a task which had ended shows it too.';
+comment on table tasks is 'One row per task and version of a plan that was in force. A task that the next version keeps continues in a row of its own.';
+comment on column tasks.tenant is 'Tenant that the thread belongs to.';
+comment on column tasks.thread is 'Id of the thread whose plan it is.';
+comment on column tasks.version is 'Version of the plan.';
+comment on column tasks.task is 'Id of the task, the same in every version that keeps it.';
+comment on column tasks.place is 'Position of the task in the plan, from 0.';
+comment on column tasks.title is 'Title, for people.';
+comment on column tasks.instructions is 'Instructions, for whoever does the task.';
+comment on column tasks.depends_on is 'Ids of the tasks that must succeed first.';
+comment on column tasks.left_out is 'Whether the version does not name the task: it was running when the version took force, and is being stopped.';
+comment on column tasks.status is 'pending, running, succeeded, failed or cancelled; continued if the next version keeps the task.';
+comment on column tasks.child is 'Thread that does the task; null if there is none.';
+comment on column tasks.result is 'Result of the task. A version that keeps a finished task shows the result too.';
 comment on column tasks.changed_seq is 'Seq of the last record that changed the row.';
-comment on column tasks.started_at is 'When it began to run, in the version in which it did.';
-comment on column tasks.ended_at is 'When it ended, in the version in which it did.';
+comment on column tasks.started_at is 'When the task started, in the version in which it did.';
+comment on column tasks.ended_at is 'When the task ended, in the version in which it did.';
 
 create table artifacts (
     tenant text not null,
@@ -464,22 +465,22 @@ create table artifacts (
     primary key (tenant, thread, seq, part)
 );
 create index artifacts_by_content on artifacts (tenant, sha256, thread, seq, part);
--- The last change of a file, by its path: the beginning of it, since a path may be longer than an entry of an index.
+-- The last change of a file, by the beginning of its path: a whole path may be longer than an entry of an index can be.
 create index artifacts_of_files on artifacts (tenant, thread, left(name, 200), seq) where kind in ('before', 'after');
 
-comment on table artifacts is 'A row for each time that a record names an artifact, whatever came of the record; the bytes themselves are stored once per content.';
-comment on column artifacts.tenant is 'Whose thread it is.';
-comment on column artifacts.thread is 'In which it is named.';
-comment on column artifacts.seq is 'Of the record that names it.';
-comment on column artifacts.part is 'Number within that record, from 0.';
-comment on column artifacts.kind is 'recorded; input; tool_call where it came with a call''s result; before or after: what a file held that a call changed, and what it was given; skill.';
-comment on column artifacts.effect is 'Of the record: applied, duplicate, superseded, rejected or ignored.';
-comment on column artifacts.call is 'The tool call that made it.';
-comment on column artifacts.sha256 is 'Hash of the content.';
-comment on column artifacts.size is 'Bytes, where the record says it.';
-comment on column artifacts.media_type is 'As its producer names it, where the record says it.';
-comment on column artifacts.name is 'As its producer names it; of a file its path, of a skill its name.';
-comment on column artifacts.at is 'When it was named.';
+comment on table artifacts is 'One row for each time that a record names an artifact, whatever the record''s effect. The bytes are stored once per content.';
+comment on column artifacts.tenant is 'Tenant that the thread belongs to.';
+comment on column artifacts.thread is 'Id of the thread that names the artifact.';
+comment on column artifacts.seq is 'Seq of the record that names the artifact.';
+comment on column artifacts.part is 'Number of the artifact within its record, from 0.';
+comment on column artifacts.kind is 'recorded; input; tool_call (part of a call''s result); before or after (content of a file before and after a call changed it); skill.';
+comment on column artifacts.effect is 'Effect of the record: applied, duplicate, superseded, rejected or ignored.';
+comment on column artifacts.call is 'Tool call that made the artifact.';
+comment on column artifacts.sha256 is 'sha256 of the content.';
+comment on column artifacts.size is 'Size in bytes, if the record says it.';
+comment on column artifacts.media_type is 'Media type that the producer names, if the record says it.';
+comment on column artifacts.name is 'Name that the producer gives; for a file its path, for a skill its name.';
+comment on column artifacts.at is 'When the record named the artifact.';
 
 create table usage (
     tenant text not null,
@@ -502,22 +503,22 @@ create table usage (
 create index usage_at on usage (tenant, at);
 create index usage_responses on usage (tenant, response_id, at, thread, seq) where response_id is not null;
 
-comment on table usage is 'A row per response of a model and thread, also of one that lost its race: it was paid for all the same. In the schema views it has a column more, counted: count only those rows.';
-comment on column usage.tenant is 'Who pays.';
-comment on column usage.thread is 'In which the response was recorded.';
-comment on column usage.seq is 'Of the record that brought the response.';
+comment on table usage is 'One row per model response and thread. A response that lost its race has a row too, because it was paid for. The schema views adds the column counted: count only those rows.';
+comment on column usage.tenant is 'Tenant that pays.';
+comment on column usage.thread is 'Id of the thread that recorded the response.';
+comment on column usage.seq is 'Seq of the record that brought the response.';
 comment on column usage.kind is 'step or compaction.';
-comment on column usage.effect is 'applied, or superseded where another answer won.';
-comment on column usage.turn is 'In which it came; null for a compaction between turns.';
-comment on column usage.step is 'That it answers; null for a compaction.';
-comment on column usage.attempt is 'Of the step, whose answer it is; null for a compaction.';
-comment on column usage.model is 'Of the configuration in force for it.';
-comment on column usage.response_id is 'The providers id; null where it gives none.';
-comment on column usage.at is 'When it was recorded.';
-comment on column usage.input_tokens is 'As the provider counted them.';
-comment on column usage.output_tokens is 'As the provider counted them.';
+comment on column usage.effect is 'applied; superseded if another answer won.';
+comment on column usage.turn is 'Number of the turn; null for a compaction between turns.';
+comment on column usage.step is 'Number of the step; null for a compaction.';
+comment on column usage.attempt is 'Attempt of the step that got the response; null for a compaction.';
+comment on column usage.model is 'Model of the configuration in force.';
+comment on column usage.response_id is 'Id that the provider gave the response; null if it gave none.';
+comment on column usage.at is 'When the response was recorded.';
+comment on column usage.input_tokens is 'Input tokens, as the provider counted them.';
+comment on column usage.output_tokens is 'Output tokens, as the provider counted them.';
 comment on column usage.cached_tokens is 'Input tokens that the provider had in its cache.';
-comment on column usage.reasoning_tokens is 'Output tokens that were reasoning.';
+comment on column usage.reasoning_tokens is 'Output tokens that the model spent on reasoning.';
 
 create table events (
     tenant text not null,
@@ -539,33 +540,34 @@ create table events (
     facts jsonb,
     primary key (tenant, thread, seq)
 );
--- The configurations of a thread, of which a fork of an earlier seq takes those that were in force by then.
+-- The configurations of a thread: a fork of an earlier seq takes those that were in force there.
 create index events_configurations on events (tenant, thread, seq) where type in ('thread.created', 'thread.configured') and effect = 'applied';
--- What an import looks for in the thread that it goes on with.
+-- Records that an import looks for in the thread that it continues.
 create index events_of_imports on events (tenant, thread, seq) where type in ('thread.rewound', 'artifact.recorded') and effect = 'applied';
--- For reading a partition by offset, after a crash of whoever tells others of its rows. Rows come nearly in that order.
+-- Reads a partition by offset: after a crash the relay publishes effects from these rows. Rows are stored nearly in this
+-- order, so a small block-range index is enough.
 create index events_positions on events using brin ("offset") with (pages_per_range = 16, autosummarize = on);
--- For client commands that a state no longer remembers; a query must repeat the condition to use it.
+-- Finds client commands that the state no longer remembers. A query uses this index only if it repeats the condition.
 create index events_commands on events (tenant, thread, id) where actor like 'user:%';
 
-comment on table events is 'The log by thread and seq, with what each record came to.';
-comment on column events.tenant is 'Whose thread it is.';
-comment on column events.thread is 'Its id, unique within the tenant.';
+comment on table events is 'The log by thread and seq, with the effect of each record.';
+comment on column events.tenant is 'Tenant that the thread belongs to.';
+comment on column events.thread is 'Id of the thread, unique within the tenant.';
 comment on column events.seq is 'Number of the record within its thread, from 1 without gaps.';
-comment on column events."partition" is 'Of thread-events, in which the threads records are.';
-comment on column events."offset" is 'Of the record in its partition: its ordinal.';
-comment on column events.id is 'Event id; a record that came to nothing may share it with one that took effect.';
-comment on column events.type is 'Such as tool_call.finished; the whole CloudEvents type where it is not known.';
-comment on column events.time is 'As its producer wrote it; the broker''s where that cannot be read.';
-comment on column events.actor is 'user:…, service:…, policy:… or import:….';
-comment on column events.source is 'Service and instance that appended it.';
+comment on column events."partition" is 'Partition of thread-events that holds the thread''s records.';
+comment on column events."offset" is 'Offset of the record in its partition. It orders the records of a partition.';
+comment on column events.id is 'Event id. A record without effect may share its id with one that took effect.';
+comment on column events.type is 'Type of the event, such as tool_call.finished. If the type is not known, the whole CloudEvents type.';
+comment on column events.time is 'Time that the producer wrote. If that cannot be read, the broker''s time.';
+comment on column events.actor is 'Actor: user:…, service:…, policy:… or import:….';
+comment on column events.source is 'Service and instance that appended the record.';
 comment on column events.cause is 'Id of the event that led to this one.';
 comment on column events.data_hash is 'sha256 of the value''s bytes.';
-comment on column events.chain is 'Hash chain of the thread up to here.';
+comment on column events.chain is 'Hash chain of the thread up to this record.';
 comment on column events.effect is 'applied, duplicate, superseded, rejected or ignored.';
-comment on column events.reason is 'Why it is not applied.';
-comment on column events.data is 'Null where the value cannot be decoded or stored.';
-comment on column events.facts is 'What can be counted of the record; null where there is nothing. Each key is described below, under facts.';
+comment on column events.reason is 'Why the record is not applied; null if it is.';
+comment on column events.data is 'Value of the record; null if it cannot be decoded or stored.';
+comment on column events.facts is 'Numbers and names for counting, one key each; null if the record has none. The keys are listed below, under facts.';
 
 create table dead_letters (
     topic text not null,
@@ -586,23 +588,23 @@ create table dead_letters (
 create index dead_letters_at on dead_letters (at, topic, "partition", "offset");
 create index dead_letters_of_tenant on dead_letters (tenant, at, topic, "partition", "offset");
 
-comment on table dead_letters is 'Records that could not be decoded or stored. Also on the topic thread-events-dlq.';
-comment on column dead_letters.topic is 'Where the record is.';
-comment on column dead_letters."partition" is 'Where the record is.';
-comment on column dead_letters."offset" is 'Where the record is.';
-comment on column dead_letters.tenant is 'Null where the key cannot be read.';
-comment on column dead_letters.thread is 'Null where the key cannot be read.';
-comment on column dead_letters.seq is 'In its thread, where it has one.';
+comment on table dead_letters is 'Records that could not be decoded or stored. They are also on the topic thread-events-dlq.';
+comment on column dead_letters.topic is 'Topic of the record.';
+comment on column dead_letters."partition" is 'Partition of the record.';
+comment on column dead_letters."offset" is 'Offset of the record.';
+comment on column dead_letters.tenant is 'Tenant of the record; null if the key cannot be read.';
+comment on column dead_letters.thread is 'Thread of the record; null if the key cannot be read.';
+comment on column dead_letters.seq is 'Seq of the record in its thread, if it has one.';
 comment on column dead_letters.reason is 'What is wrong, in words.';
-comment on column dead_letters.at is 'The broker''s time of the record.';
-comment on column dead_letters.key is 'Of the record: its first bytes, up to a limit.';
-comment on column dead_letters.headers is 'Pairs of name and value; what is no text is replaced.';
-comment on column dead_letters.value is 'Its first bytes, up to a limit.';
-comment on column dead_letters.value_bytes is 'Its whole length.';
-comment on column dead_letters.fault is 'What is wrong, as a class: one of those that docs/operations.md lists.';
+comment on column dead_letters.at is 'Time that the broker gave the record.';
+comment on column dead_letters.key is 'Key of the record: its first bytes, up to a limit.';
+comment on column dead_letters.headers is 'Headers as pairs of name and value. Bytes that are no text are replaced.';
+comment on column dead_letters.value is 'Value of the record: its first bytes, up to a limit.';
+comment on column dead_letters.value_bytes is 'Length of the whole value in bytes.';
+comment on column dead_letters.fault is 'Class of what is wrong: one of the classes that docs/operations.md lists.';
 
--- A thread has one tenant. Without being told, the planner takes the two for independent, believes that no thread has more
--- than a row, and then any index that begins with them is as good to it as the one that holds the whole key.
+-- A thread has one tenant. Without these statistics the planner takes the two columns for independent and expects one row
+-- per thread at most. Any index that begins with them then looks as good to it as the index with the whole key.
 create statistics thread_states_of_threads (dependencies) on tenant, thread from thread_states;
 create statistics threads_of_threads (dependencies) on tenant, thread from threads;
 create statistics turns_of_threads (dependencies) on tenant, thread from turns;
@@ -626,13 +628,13 @@ select
     ) as result
 from tool_calls c;
 
-comment on view tool_calls_with_results is 'The table tool_calls, with the results of the calls.';
-comment on column tool_calls_with_results.result is 'What came of it, once settled: as the model is shown it.';
+comment on view tool_calls_with_results is 'The table tool_calls with the result of each call.';
+comment on column tool_calls_with_results.result is 'Result of the call as the model is shown it; null until the call is settled.';
 
--- A thread that was imported from a copy repeats responses of another, and an import of a longer snapshot those of an
--- earlier one, which may have ended within a response. Of the rows of one response, that with the most tokens counts, of
--- several that of the earliest, of several at the same time that of the thread whose id comes first: the same whatever
--- came to be read first.
+-- One response may have several rows: a thread that was imported from a copy repeats responses of another thread, and an
+-- import of a longer snapshot repeats those of an earlier one, which may have ended in the middle of a response. Of the
+-- rows of one response, the one with the most tokens counts; among equals the earliest; at the same time the one whose
+-- thread id comes first. The choice does not depend on the order in which the records were read.
 create view usage_counted as
 select
     u.*,
@@ -645,8 +647,8 @@ select
     ) as counted
 from usage u;
 
-comment on view usage_counted is 'The table usage, with what counts.';
-comment on column usage_counted.counted is 'Whether the tokens count here. A response that several threads hold, because one is a copy, counts in one row alone: that with the most tokens, of several the earliest.';
+comment on view usage_counted is 'The table usage, with the rows marked that count.';
+comment on column usage_counted.counted is 'Whether the tokens count in this row. A response that several threads have, because one is a copy of the other, counts in one row only: the one with the most tokens and, among equals, the earliest.';
 
 create view approvals as
 select tenant, thread, call, turn, step, index, tool, args, call_hash, effect,
@@ -654,19 +656,19 @@ select tenant, thread, call, turn, step, index, tool, args, call_hash, effect,
 from tool_calls
 where status = 'waiting';
 
-comment on view approvals is 'Calls that wait for a person''s approval.';
-comment on column approvals.reason is 'Why a person is asked.';
-comment on column approvals.requested_at is 'Since when a person is asked.';
-comment on column approvals.expires_at is 'Until when a person may answer.';
+comment on view approvals is 'Tool calls that wait for a person''s approval.';
+comment on column approvals.reason is 'Why a person is asked for an approval.';
+comment on column approvals.requested_at is 'When a person was asked.';
+comment on column approvals.expires_at is 'When the request for approval expires.';
 
 create view unknown_calls as
 select tenant, thread, call, turn, step, index, tool, args, call_hash, effect, pool, attempts, executor, started_at, evidence
 from tool_calls
 where status = 'unknown';
 
-comment on view unknown_calls is 'Calls of which is not known whether they ran; they wait for a person.';
+comment on view unknown_calls is 'Calls whose outcome is unknown: they may or may not have run. A person has to resolve them.';
 
--- Columns that a view takes as they are mean there what they mean in their table.
+-- A column that a view takes unchanged from a table gets the comment that it has in the table.
 do $$
 declare
     taken record;
