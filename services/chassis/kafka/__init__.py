@@ -1,0 +1,1 @@
+"""The log on Apache Kafka, through aiokafka, which nothing outside of this package imports."""

@@ -1,9 +1,17 @@
-"""The log on Kafka. This module and its two halves, `producer` and `readers`, are the only ones that know
-aiokafka.
+"""The log on Kafka: connections, and what is asked of the cluster. Appends are in `producer`, reading is in `readers`.
 
-What shapes it: round trips cost, Python does not. So there is one producer with an outbox per partition and one produce
-request in flight per broker, each reader has its own connection, and offsets are looked up on another one, because a
-broker answers the requests of a connection one after the other and a fetch may wait for records.
+**Connections.** Round trips are what costs here, so there is one producer with an outbox per partition, and one produce
+request in flight per broker. A broker answers the requests of one connection one after the other, and a fetch may wait
+half a second for records. So each reader has a connection of its own, and offsets are looked up on another one.
+
+**Idempotence.** The producer gets an id from the broker and numbers its batches, so a batch that aiokafka sends again
+is stored once. A process that dies and starts again gets another id: what it repeats is stored twice, and the fold
+recognises it by its event id. A producer that the broker fences, or whose numbers do not fit any more, can send nothing
+again; `fatal` says so, and the process has to start anew.
+
+**Closing.** Readers first, so that no new record causes an append; then the outbox is flushed; then the producer goes.
+A broker that is away may hold up each step for seconds, so each has a limit. What is not acknowledged by then is lost
+with the process, which callers must survive anyway.
 """
 
 import asyncio
@@ -55,13 +63,13 @@ _murmur2 = lru_cache(maxsize=PARTITION_CACHE_KEYS)(murmur2)
 
 
 def partition_for(key: bytes, partition_count: int) -> int:
-    """As the default partitioner of Kafka's own client. The hash is pure Python, 5 µs, therefore cached."""
+    """Return the partition that Kafka's own client would choose. The hash takes 5 µs in Python, so it is cached."""
     partition: int = (_murmur2(key) & 0x7FFF_FFFF) % partition_count
     return partition
 
 
 class KafkaLog:
-    """Made by `KafkaLog.open` or `KafkaLog.open_to_read`. `counts` are for the metrics."""
+    """One process's connection to Kafka. `KafkaLog.open` and `KafkaLog.open_to_read` make it; metrics read `counts`."""
 
     def __init__(self, settings: Settings, service: str, producer: AIOKafkaProducer | None, counts: LogCounts) -> None:
         self._settings = settings
@@ -85,7 +93,7 @@ class KafkaLog:
 
     @classmethod
     async def open(cls, settings: Settings, service: str, counts: LogCounts | None = None) -> Self:
-        """Wait for the broker up to `kafka_start_timeout_seconds`; LogUnavailableError when it does not answer."""
+        """Connect, and wait for the broker up to `kafka_start_timeout_seconds`. Then raise LogUnavailableError."""
 
         async def once() -> AIOKafkaProducer:
             return await _started_producer(settings, _client_id(settings, service))
@@ -95,8 +103,10 @@ class KafkaLog:
 
     @classmethod
     async def open_to_read(cls, settings: Settings, service: str) -> Self:
-        """As `open`, for who may never append: a producer, and the rights to write, are needed from the first append
-        on. Raises LogError, too, where the broker is none that the settings say: its ends would be taken for exact.
+        """Connect without a producer: it is made by the first append, which a command that only reads never does.
+
+        So a login without the right to write suffices. Raise LogError if the broker lacks idempotence although the
+        settings ask for it: such a broker reports inexact ends, which would be taken for exact.
         """
         log = cls(settings, service, None, LogCounts())
         try:
@@ -112,6 +122,7 @@ class KafkaLog:
 
     @property
     def fatal(self) -> LogError | None:
+        """Why this process can append nothing any more, or None. Readers raise it, so that the process ends."""
         return self._sender.fatal
 
     async def group_reader(
@@ -150,7 +161,7 @@ class KafkaLog:
         reader = AssignedReader(consumer, self, POLL_RECORDS_MAX)
         try:
             await consumer.start()
-        except BaseException as error:  # also where who opens it gives up: half a consumer has tasks, too
+        except BaseException as error:  # a cancelled start counts, too: half a consumer has tasks already
             await reader.close()
             if isinstance(error, KafkaError):
                 raise log_error(error, "open a reader") from error
@@ -160,13 +171,15 @@ class KafkaLog:
         return reader
 
     async def partition_count(self, topic: str) -> int:
-        """As it was when this was first asked: a thread stays where it is, whatever the topic was given since."""
+        """Return the number of partitions at the first call. Threads are placed by it, so later changes must not
+        count.
+        """
         if topic not in self._partition_counts:
             self._partition_counts[topic] = await self._found_partitions(topic)
         return self._partition_counts[topic]
 
     def partition_count_now(self, topic: str) -> int | None:
-        """As the broker told it last, a few minutes ago at most; None where it has told nothing."""
+        """Return the number in the producer's metadata, at most a few minutes old; None if there is no metadata."""
         known = None if self._producer is None else self._producer.client.cluster.partitions_for_topic(topic)
         return None if known is None else len(known)
 
@@ -198,6 +211,7 @@ class KafkaLog:
         return str(described.get("cluster_id") or "")
 
     async def close(self) -> None:
+        """Close readers, then flush appends, then close the producer. Errors are logged: the process ends anyway."""
         for reader in self._readers:
             await reader.close()
         await self.appender.flush()
@@ -213,6 +227,7 @@ class KafkaLog:
             logger.warning("log_close_failed", error=repr(error))
 
     async def _late_producer(self) -> AIOKafkaProducer:
+        """Start the producer at the first append of a log that was opened to read."""
         try:
             self._producer = await _started_producer(self._settings, self._client_id)
         except KafkaError as error:
@@ -233,7 +248,9 @@ class KafkaLog:
             raise log_error(error, doing) from error
 
     def _keep(self, reader: AssignedReader | GroupReader) -> None:
-        """To close it with the log. Many readers live for seconds only, and are let go of."""
+        """Remember a reader, to close it with the log. Those that are closed already, which may be many, are
+        dropped.
+        """
         self._readers = [kept for kept in self._readers if not kept.is_closed]
         self._readers.append(reader)
 
@@ -264,15 +281,16 @@ class KafkaLog:
         consumer = self._consumer()
         try:
             await consumer.start()
-            await asyncio.sleep(0)  # its tasks begin: one that was stopped before would raise what it is stopped by
-        except BaseException:  # also where who asks gives up: half a consumer has tasks, too
+            await asyncio.sleep(0)  # let its tasks begin: a task that is stopped before raises its cancellation
+        except BaseException:  # a cancelled start counts, too: half a consumer has tasks already
             await consumer.stop()
             raise
         return consumer
 
     async def _correct_ends(self, offsets: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """The embedded broker, which is the one without idempotence, tells the end as one behind the *first* record of
-        the last batch. So the last batch is read.
+        """Return exact ends on the embedded broker, which is the one without idempotence.
+
+        It reports as the end the offset behind the *first* record of the last batch. So the last batch is read.
         """
         last = {tp: offset - 1 for tp, offset in offsets.items() if offset > 0}
         if not last:
@@ -319,7 +337,11 @@ async def _started_producer(settings: Settings, client_id: str) -> AIOKafkaProdu
 
 
 async def _require_producer_ids(settings: Settings, client_id: str) -> None:
-    """A broker may list the request and not know it. One that refuses it for lack of rights knows it."""
+    """Raise LogError unless the broker knows InitProducerId.
+
+    The list of requests that a broker offers proves nothing, so the request is made. A refusal for lack of rights is
+    an answer of a broker that knows it.
+    """
     doing = f"connect to {settings.kafka_bootstrap_servers}{_hint(settings)}"
     client = AIOKafkaClient(
         bootstrap_servers=settings.kafka_bootstrap_servers,
@@ -338,6 +360,7 @@ async def _require_producer_ids(settings: Settings, client_id: str) -> None:
         raise LogError(f"{doing}: {refusal.__name__}")
 
 
+# aiokafka raises at once if no broker answers. Services and brokers are often started together, so a start tries again.
 async def _when_there(start: Callable[[], Awaitable[T]], settings: Settings, doing: str) -> T:
     deadline = asyncio.get_running_loop().time() + settings.kafka_start_timeout_seconds
     while True:

@@ -1,4 +1,13 @@
-"""Batches of an outbox to Kafka, by aiokafka's batch interface."""
+"""Send batches of the outbox to Kafka, through aiokafka's batch interface.
+
+aiokafka's usual interface makes a task and a future per record. The outbox has batches already, so they are handed over
+whole: one future per batch. The outbox keeps at most one batch per partition in flight, and that is why a batch is
+never queued behind another one inside aiokafka.
+
+**Errors.** `log_error` decides whether a batch is worth sending again. `KafkaSender.fatal` is for errors after which
+the producer can send nothing at all: trying again would loop for ever, so the process ends and starts with a new
+producer.
+"""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -18,7 +27,10 @@ from services.chassis.log.port import LogError, LogUnavailableError, Outgoing
 
 
 def log_error(error: KafkaError, doing: str) -> LogError:
-    """The port's error for aiokafka's, which knows whether trying again can help (except of its own timeouts)."""
+    """Return the port's error for an error of aiokafka, which knows whether trying again can help.
+
+    Its own timeouts are the exception: they are not marked as retriable, but are.
+    """
     if error.retriable or isinstance(error, KafkaTimeoutError):
         return LogUnavailableError(f"{doing}: {error}")
     return LogError(f"{doing}: {error}")
@@ -27,8 +39,9 @@ def log_error(error: KafkaError, doing: str) -> LogError:
 class KafkaSender:
     """The outbox's way to Kafka.
 
-    With idempotence aiokafka itself retries until the broker answers, so `done` may come much later than the append's
-    deadline. Without it a batch fails after the request timeout, and the outbox sends it again.
+    With idempotence aiokafka itself retries until the broker answers, so `done` may be called much later than the
+    append's deadline: the append has failed by then, and its records may still be stored. Without idempotence a batch
+    fails after the request timeout, and the outbox sends it again.
     """
 
     def __init__(self, producer: AIOKafkaProducer) -> None:
@@ -41,6 +54,7 @@ class KafkaSender:
     def send(
         self, topic: str, partition: int, records: Sequence[Outgoing], done: Callable[[BatchResult], None]
     ) -> None:
+        """Send a batch. A partition that the metadata does not have yet takes the slow way, with a task of its own."""
         known = self._producer.client.cluster.partitions_for_topic(topic)
         if known is not None and partition in known:
             self._send_known(topic, partition, records, done)
@@ -64,8 +78,8 @@ class KafkaSender:
             )
             if appended is None:
                 raise AssertionError("the outbox made a batch larger than the producer's max_batch_size")
-        # With known metadata and no other batch queued for the partition, which an outbox sees to, this coroutine never
-        # waits: stepping it here saves a task and a loop iteration per batch.
+        # The metadata is known and no other batch of the partition is queued, which the outbox ensures. So this
+        # coroutine never waits, and running it by hand saves a task and an iteration of the event loop per batch.
         coroutine = self._producer.send_batch(batch, topic, partition=partition)
         try:
             coroutine.send(None)
@@ -74,7 +88,7 @@ class KafkaSender:
             delivery.add_done_callback(partial(self._delivered, f"append to {topic}/{partition}", done))
         except KafkaError as error:
             self._loop.call_soon(done, self._note(error, f"append to {topic}/{partition}"))
-        else:
+        else:  # it waits after all, so aiokafka is not ready for the batch; the outbox sends it again
             coroutine.close()
             unavailable = LogUnavailableError(f"append to {topic}/{partition}: the producer is not ready")
             self._loop.call_soon(done, unavailable)
@@ -82,7 +96,10 @@ class KafkaSender:
     async def _send_unknown(
         self, topic: str, partition: int, records: Sequence[Outgoing], done: Callable[[BatchResult], None]
     ) -> None:
-        """Just after its creation a topic may be unknown for a moment, or for ever if nobody creates it."""
+        """Send a batch after asking for the topic's metadata.
+
+        A topic may be unknown for a moment after its creation, or for ever if nobody creates it. Both are retriable.
+        """
         try:
             known = await self._producer.partitions_for(topic)
             if partition not in known:
@@ -96,6 +113,7 @@ class KafkaSender:
         else:
             done(LogUnavailableError(f"topic {topic} has {len(known)} partitions, none is {partition}"))
 
+    # aiokafka's callback, once per batch, whether it was stored or has failed.
     def _delivered(self, doing: str, done: Callable[[BatchResult], None], delivery: asyncio.Future[Any]) -> None:
         if delivery.cancelled():
             done(LogUnavailableError(f"{doing}: the producer was closed"))
@@ -107,7 +125,11 @@ class KafkaSender:
             done(self._note(error, doing))
 
     def _note(self, error: BaseException, doing: str) -> LogError:
-        """What is neither known nor retriable comes from aiokafka's sender task breaking down."""
+        """Return the port's error, and note whether the producer is broken.
+
+        An error that aiokafka does not know comes from its sender task, which has ended with it. A fenced producer, or
+        one whose sequence numbers do not fit, is refused by the broker from now on.
+        """
         broken = not isinstance(error, KafkaError) or type(error) is KafkaError
         if broken or isinstance(error, OutOfOrderSequenceNumber | ProducerFenced):
             self.fatal = LogError(f"{doing}: {error!r}; the producer cannot go on, start the process again")
@@ -116,7 +138,7 @@ class KafkaSender:
 
 
 class LateSender:
-    """Makes its producer, by `start`, when the first batch is to be sent."""
+    """A sender that starts its producer when the first batch is to be sent, by calling `start`."""
 
     def __init__(self, start: Callable[[], Awaitable[AIOKafkaProducer]]) -> None:
         self._start = start

@@ -1,12 +1,17 @@
-"""Readers on Kafka: a member of a group, and one that reads what it is told to.
+"""Readers on Kafka: `GroupReader` is a member of a group, `AssignedReader` reads what it is told to.
 
-A broker answers the requests of one connection one after the other, so a fetch that waits for records holds back the
-next one for up to `kafka_fetch_max_wait_ms`. Where positions change (a seek, a new assignment, a resume) the fetch in
-flight is therefore dropped together with its connection: `_drop_fetches`.
+**Fetches in flight.** A broker answers the requests of one connection one after the other, so a fetch that waits for
+records holds back the next one for up to `kafka_fetch_max_wait_ms`. When positions change (a seek, a new assignment, a
+resume), the fetch in flight is therefore dropped together with its connection: `_drop_fetches`.
 
-aiokafka revokes all partitions of a group on every change of members. A group reader keeps the positions of those that
-come back, holds new ones paused until `Rebalance.assigned` has said where they start, and calls the rebalance callbacks
-from `poll`. No reader starts at committed offsets: these are for lag tools.
+**Rebalances.** aiokafka revokes all partitions of a group on every change of members, and gives most of them back. A
+group reader hides that. It keeps the positions of partitions that come back, and keeps new ones paused until
+`Rebalance.assigned` has said where they start. The coordinator's task only notes the new assignment; the callbacks run
+inside the next `poll`. So the owner of the reader never handles records and a rebalance at the same time.
+
+**Positions.** No reader starts at a committed offset: commits come after the fact and are for lag tools. Where to start
+is stored with the effects (`Rebalance.assigned`). If the process dies between an effect and its commit, nothing
+differs.
 """
 
 import asyncio
@@ -24,13 +29,16 @@ from aiokafka.protocol.fetch import FetchRequest
 from services.chassis.kafka.producer import log_error
 from services.chassis.log.port import Incoming, LogError, OffsetOutOfRangeError, Rebalance, TopicPartition
 
-CLOSE_SECONDS = 5.0
+CLOSE_SECONDS: Final = 5.0
+"""How long leaving a group or committing may take. A broker that is away must not hold up the end of a process."""
 COMMIT_INTERVAL_SECONDS: Final = 2.0
 """Pause between two commits of offsets. Only lag tools read them, so they may be late."""
-REBALANCE_NOTICE_SECONDS = 0.1
-"""A waiting poll of a group looks this often whether the assignment changed."""
-POLL_GRACE_SECONDS = 0.05
-"""aiokafka's getmany waits without a limit while a group is rebalancing; this is how late its timeout may be."""
+REBALANCE_NOTICE_SECONDS: Final = 0.1
+"""Pause between two looks of a waiting poll whether the assignment has changed. It delays every takeover, so it is
+short.
+"""
+POLL_GRACE_SECONDS: Final = 0.05
+"""How late the timeout of aiokafka's getmany may be. While a group is rebalancing, getmany waits without a limit."""
 
 _new_tuple = tuple.__new__
 
@@ -49,7 +57,11 @@ class Lookup(Protocol):
 
 
 class _Reader:
-    """What both kinds share. `_positions` holds the assigned partitions that may be read, with their next offset."""
+    """What both kinds share.
+
+    `_positions` contains the assigned partitions that may be read, with the offset of their next record. It is the
+    truth about positions: aiokafka's own are set from it, and answers for a partition that is not in it are dropped.
+    """
 
     def __init__(self, consumer: AIOKafkaConsumer, lookup: Lookup, records_max: int) -> None:
         self._consumer = consumer
@@ -119,6 +131,7 @@ class _Reader:
             raise self._lookup.fatal
 
     async def _fetch(self, timeout_seconds: float) -> list[tuple[TopicPartition, list[Incoming]]]:
+        """Return what aiokafka has, and move the positions behind it. Raise the port's errors."""
         try:
             async with asyncio.timeout(timeout_seconds + POLL_GRACE_SECONDS):
                 fetched = await self._consumer.getmany(
@@ -141,13 +154,13 @@ class _Reader:
         return polled
 
     def _drop_fetches(self, *, same_assignment: bool) -> None:
-        """End the fetch in flight, so that the next one goes out at once, on a new connection. To be called before the
-        change that it is for.
+        """End the fetch in flight, so that the next one is sent at once, on a new connection. Call it before the
+        change.
 
-        aiokafka has no call for it, and its fetcher has to learn it in the right way, else it sleeps: with a new
-        assignment it cancels its fetches itself, so they must still wait; otherwise a cancelled answer is what it takes
-        as "not wanted any more". A bare close of the connection would look like a broken one and cost a backoff.
-        The contract suite notices when another version of aiokafka differs: records are then read too late.
+        aiokafka has no call for this, and its fetcher sleeps unless it learns of it in the right way. With a new
+        assignment it cancels its fetches itself, so they must still be waiting. Otherwise it takes a cancelled answer
+        as "not wanted any more". Closing the connection alone would look like a broken connection and cost a backoff.
+        The contract suite notices if another version of aiokafka differs: records are then read too late.
         """
         for (_, group), connection in self._consumer._client._conns.items():  # noqa: SLF001
             requests = connection._requests  # noqa: SLF001
@@ -162,6 +175,8 @@ class _Reader:
 
 
 class AssignedReader(_Reader):
+    """A reader outside any group. Without an assignment its poll waits for one."""
+
     def __init__(self, consumer: AIOKafkaConsumer, lookup: Lookup, records_max: int) -> None:
         super().__init__(consumer, lookup, records_max)
         self._has_assignment = asyncio.Event()
@@ -197,10 +212,12 @@ class AssignedReader(_Reader):
         return await self._fetch(max(0.0, deadline - loop.time()))
 
     def commit_soon(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Outside a group there is nothing to commit to."""
+        """Do nothing: a reader outside any group has nothing to commit to."""
 
 
 class GroupReader(_Reader):
+    """A member of a group. `_on_assigned` runs in the coordinator's task, everything else in the owner's."""
+
     def __init__(
         self,
         consumer: AIOKafkaConsumer,
@@ -217,10 +234,11 @@ class GroupReader(_Reader):
         self._commits: dict[TopicPartition, int] = {}
         self._committing: asyncio.Task[None] | None = None
         self._coming: frozenset[TopicPartition] | None = None
-        """An assignment that the rebalance callbacks have not been told of yet."""
+        """An assignment that the rebalance callbacks do not know yet; None if they know the newest one."""
         self._joined = asyncio.Event()
 
     async def join(self, topics: Iterable[str]) -> None:
+        """Join the group; return once it has agreed on the first assignment."""
         self._consumer.subscribe(list(topics), listener=_Listener(self._on_assigned))
         await self._consumer.start()
         await self._joined.wait()
@@ -229,6 +247,7 @@ class GroupReader(_Reader):
         raise LogError("a member of a group is assigned by its group")
 
     async def poll(self, timeout_ms: int) -> list[tuple[TopicPartition, list[Incoming]]]:
+        """Apply a new assignment if there is one, then return records. A wait is cut into short ones to notice both."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_ms / 1000
         while True:
@@ -252,8 +271,10 @@ class GroupReader(_Reader):
         await super().close()
 
     def _on_assigned(self, assigned: Iterable[KafkaTopicPartition]) -> None:
-        """Called by the coordinator's task when the group has agreed. It must not wait: until it returns, a partition
-        without a position would be looked up in the committed offsets.
+        """Note a new assignment. The coordinator's task calls it when the group has agreed.
+
+        It must not wait, and it must seek each partition: one without a position would be looked up in the committed
+        offsets. New partitions stay paused, at an offset that is never read, until `_apply` knows their start.
         """
         coming = frozenset(TopicPartition(*tp) for tp in assigned)
         for tp in coming:
@@ -266,6 +287,10 @@ class GroupReader(_Reader):
         self._joined.set()
 
     async def _apply(self, coming: frozenset[TopicPartition]) -> None:
+        """Tell the owner which partitions are gone and which are new, in this order, and start to read the new ones.
+
+        Lost partitions leave `_positions` first, so that records of theirs that are still on the way are dropped.
+        """
         lost = frozenset(self._positions.keys() - coming)
         gained = coming - self._positions.keys()
         self._coming = None  # another assignment may come while the callbacks run
@@ -288,6 +313,7 @@ class GroupReader(_Reader):
                         self._consumer.resume(_theirs(tp))
 
     async def _commit(self) -> None:
+        """Commit what has gathered, again and again until nothing is left. A failed commit is only counted."""
         while self._commits:
             await asyncio.sleep(self._commit_interval_seconds)
             offsets = {_theirs(tp): offset for tp, offset in self._commits.items() if self._consumes(tp)}
@@ -307,17 +333,19 @@ class _Listener(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka ha
         self._on_assigned = on_assigned
 
     def on_partitions_revoked(self, revoked: set[KafkaTopicPartition]) -> None:
-        """All are revoked on every change of members: nothing is known yet."""
+        """Do nothing: all partitions are revoked on every change of members, and most come back."""
 
     def on_partitions_assigned(self, assigned: set[KafkaTopicPartition]) -> None:
         self._on_assigned(assigned)
 
 
 def _theirs(tp: TopicPartition) -> KafkaTopicPartition:
+    """Return aiokafka's name of a partition."""
     return KafkaTopicPartition(tp.topic, tp.partition)
 
 
 def _incoming(record: Any) -> Incoming:
+    """Return a record as the port has it. It runs for every record that is read, so it does nothing twice."""
     headers = record.headers
     for _, value in headers:
         if value is None:  # a null header, which no producer of ours writes, reads as an empty one

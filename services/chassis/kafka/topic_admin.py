@@ -1,7 +1,7 @@
-"""The topics of `schemas.topics` on a broker: made where missing, compared where they exist.
+"""The topics of `schemas.topics` on a broker: missing ones are created, existing ones are compared.
 
-Nothing that exists is changed. Partition counts are chosen once, because another count would send keys elsewhere; and
-whoever gave a topic another retention may have meant it. Differences are values for the caller to show.
+Nothing that exists is changed. Partition counts are chosen once, because another count would send keys to other
+partitions. Whoever gave a topic another retention may have meant it. So differences are values, for the caller to show.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,6 +13,8 @@ from schemas.topics import Topic, partition_count
 
 @dataclass(frozen=True, slots=True)
 class TopicSpec:
+    """A topic as it should be."""
+
     name: str
     partitions: int
     replication_factor: int
@@ -21,9 +23,13 @@ class TopicSpec:
 
 @dataclass(frozen=True, slots=True)
 class FoundTopic:
+    """A topic as the broker reports it."""
+
     partitions: int
     configs: Mapping[str, str]
-    """Those that the broker tells; an embedded one may tell none, which is no difference."""
+    """Configurations that the broker reports. The embedded broker reports none, which does not count as a
+    difference.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +46,8 @@ class TopicDifference:
 
 @dataclass(frozen=True, slots=True)
 class Applied:
+    """What `apply` did, and what it left for a person."""
+
     created: tuple[str, ...]
     differences: tuple[TopicDifference, ...]
 
@@ -48,15 +56,18 @@ class Topics(Protocol):
     """What a broker can be asked about topics."""
 
     async def find(self, names: Sequence[str]) -> dict[str, FoundTopic]:
-        """Those that exist."""
+        """Return the topics of these names that exist."""
         ...
 
     async def create(self, specs: Sequence[TopicSpec]) -> None:
-        """One that somebody else makes at the same time is no error. Return when clients can use them."""
+        """Create topics; return when clients can use them. A topic that somebody else creates meanwhile is no error."""
         ...
 
 
 def topic_specs(topics: Iterable[Topic], partitions: int, replication_factor: int) -> tuple[TopicSpec, ...]:
+    """Return how these topics should be on a broker. `partitions` is for topics of events; others have a fixed
+    count.
+    """
     return tuple(
         TopicSpec(
             name=topic.name,
@@ -73,12 +84,13 @@ def topic_specs(topics: Iterable[Topic], partitions: int, replication_factor: in
 
 
 async def check(broker: Topics, specs: Sequence[TopicSpec]) -> tuple[TopicDifference, ...]:
+    """Return how the broker's topics differ from `specs`. Nothing is changed."""
     found = await broker.find([spec.name for spec in specs])
     return tuple(difference for spec in specs for difference in _differences(spec, found.get(spec.name)))
 
 
 async def apply(broker: Topics, specs: Sequence[TopicSpec]) -> Applied:
-    """Idempotent: creates what is missing, by name."""
+    """Create the topics whose names are missing, and compare the others. Idempotent by the names."""
     found = await broker.find([spec.name for spec in specs])
     missing = [spec for spec in specs if spec.name not in found]
     if missing:

@@ -1,8 +1,9 @@
-"""Topics of a Kafka broker, for `topic_admin`."""
+"""Topics of a Kafka broker: what `topic_admin` asks and makes, through aiokafka's admin client."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from typing import Final
 
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
@@ -13,13 +14,15 @@ from services.chassis.kafka.topic_admin import FoundTopic, TopicSpec
 from services.chassis.log.port import LogError, LogUnavailableError
 from services.chassis.settings import Settings
 
-VISIBLE_SECONDS = 15.0
-"""How long a new topic may take until the broker tells its partitions."""
-LOOK_SECONDS = 0.1
+VISIBLE_SECONDS: Final = 15.0
+"""How long a new topic may take until the broker reports its partitions. Metadata spreads to all brokers in seconds."""
+LOOK_SECONDS: Final = 0.1
+"""Pause between two looks whether it does."""
 
 
 @asynccontextmanager
 async def kafka_topics(settings: Settings) -> AsyncIterator["KafkaTopics"]:
+    """Open a connection for questions about topics, for the length of the block. The block raises LogError."""
     admin = AIOKafkaAdminClient(
         bootstrap_servers=settings.kafka_bootstrap_servers, request_timeout_ms=settings.kafka_request_timeout_ms
     )
@@ -33,6 +36,8 @@ async def kafka_topics(settings: Settings) -> AsyncIterator["KafkaTopics"]:
 
 
 class KafkaTopics:
+    """Implements `topic_admin.Topics` on one connection."""
+
     def __init__(self, admin: AIOKafkaAdminClient) -> None:
         self._admin = admin
 
@@ -55,6 +60,7 @@ class KafkaTopics:
         await self._wait_until_visible([spec.name for spec in specs])
 
     async def _wait_until_visible(self, names: Sequence[str]) -> None:
+        """Wait until clients can use the topics: a producer that is told of none fails its appends."""
         try:
             async with asyncio.timeout(VISIBLE_SECONDS):
                 while len(await self.partition_counts(names)) < len(names):  # noqa: ASYNC110  # the event is the broker's
@@ -65,7 +71,10 @@ class KafkaTopics:
             ) from None
 
     async def partition_counts(self, names: Sequence[str]) -> dict[str, int]:
-        """All topics are asked for and filtered: to ask for a missing one by name could create it."""
+        """Return the number of partitions of each topic that exists.
+
+        All topics are asked for and filtered. A broker may create a topic that is asked for by name.
+        """
         described = await self._admin.describe_topics()
         return {
             topic["topic"]: len(topic["partitions"])
@@ -74,6 +83,7 @@ class KafkaTopics:
         }
 
     async def _configs(self, names: Sequence[str]) -> dict[str, dict[str, str]]:
+        """Return each topic's configuration, as far as the broker reports it."""
         if not names:
             return {}
         answers = await self._admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, name) for name in names])
