@@ -1,0 +1,1 @@
+"""Recorded sessions of Claude Code and Codex are read, turned into events of threads, and reported on."""

@@ -133,7 +133,7 @@ class Wanted:
         self._bytes_left = held_bytes_max
         self._held: list[Line] = []
         self._others = bytearray()
-        """By number: 1 for a line that is wanted and not held."""
+        """1 at the place of each line that is wanted and not held."""
 
     def want(self, line: Line) -> None:
         """In the order of their numbers."""
@@ -144,7 +144,7 @@ class Wanted:
             self.want_number(line.number)
 
     def want_number(self, number: int) -> None:
-        """Of a line that was passed over when it was read."""
+        """Want a line that was passed over when it was read."""
         others = self._others
         if number >= len(others):
             others.extend(bytes(number + 1 - len(others)))

@@ -36,14 +36,18 @@ from services.importer.lines import Line, Record, Wanted
 from services.importer.model import Counts
 
 NOWHERE = -1
+"""Stands for a node that is not there."""
 UNSEEN, ON_THE_WAY, FOREIGN = -1, -2, -3
 NO_PARENT, UNSAID_PARENT = 0, 1
 """In place of a hash. A record that does not speak of a parent follows the one before it."""
 MAIN = 0
+"""Place of the main thread."""
 LATE_RESULTS_MAX = 10_000
 """Results that come after another prompt are held from the first reading on; more of them are counted and left out."""
 NO_LEAVES = frozenset({Kind.LINK, Kind.RESULT})
-"""A result may come long after its call, when the conversation has gone on elsewhere."""
+"""Kinds of records that do not end the main line. A result may come long after its call, when the conversation is
+elsewhere.
+"""
 NO_ROOTS = frozenset(
     {Kind.SUMMARY, Kind.ANSWER, Kind.SILENCE, Kind.RESULT, Kind.INTERRUPTION, Kind.FAILED_REQUEST, Kind.TURN_END}
 )
@@ -51,26 +55,27 @@ NO_ROOTS = frozenset(
 SESSIONS_MAX = 60_000
 """Different session ids that one file may name; records of more are taken for the file's own."""
 BACK_MAX = 1_000
-"""How far back a compaction looks for the record that it says it follows, and a leaf for one of its own session."""
+"""How far back a compaction looks for the record that it names, and a leaf for one of its own session."""
 HELD_BYTES_MAX = 8 << 20
-"""Of lines whose records are held for the next reading."""
+"""Bytes of lines whose records are held for the next reading."""
 LEAVES_MAX = 1_000
 """How many of the newest records may be another session's before the newest one is taken all the same."""
 
 
 @dataclass(slots=True)
 class ThreadPlan:
-    """A thread of the file other than its main one."""
+    """A thread of the file beside its main one."""
 
     source_id: str
     kind: Literal["fork", "child"]
     parent: int
     """Place of the thread that it hangs on."""
     attach: int
-    """Node of it, or NOWHERE."""
+    """Node that it hangs on, or NOWHERE."""
     first: int
     """The thread's first node."""
     call: str | None = None
+    """The call that it works for."""
     first_line: int = 0
     last_line: int = 0
     is_warm_up: bool = False
@@ -78,6 +83,8 @@ class ThreadPlan:
 
 @dataclass(slots=True)
 class Index:
+    """The first reading found this out."""
+
     session: str | None = None
     """The file's own session id."""
     agent: str | None = None
@@ -90,15 +97,18 @@ class Index:
     wanted: Wanted = field(default_factory=lambda: Wanted(HELD_BYTES_MAX))
     """Lines that say something, or that a thread begins with or hangs on."""
     kinds: bytearray = field(default_factory=bytearray)
+    """Kind of each node."""
     lines: "array[int]" = field(default_factory=lambda: array("L"))
+    """Line of each node."""
     threads: "array[int]" = field(default_factory=lambda: array("i"))
+    """Place of each node's thread."""
     plans: list[ThreadPlan] = field(default_factory=list)
-    """Of threads 1, 2, …; 0 is the main one."""
+    """Threads 1, 2, …; 0 is the main one."""
     is_warm_up: bool = False
     children: dict[str, str] = field(default_factory=dict)
-    """Of sub-agents within the file: the call's id, and the `source_id` of the thread that worked for it."""
+    """For sub-agents within the file: call → `source_id` of the thread that worked for it."""
     late: dict[str, tuple[int, Record]] = field(default_factory=dict)
-    """Results that do not follow their call within its turn, by the call's id."""
+    """Call → result that does not follow it within its turn."""
     goes_on_from: str | None = None
     """Uuid of what the first record follows, where that is in no line of this file."""
     copied: int = NOWHERE
@@ -106,10 +116,11 @@ class Index:
     copied_uuid: str | None = None
     copied_session: str | None = None
     leaves: dict[str, int] = field(default_factory=dict)
-    """Nodes that summaries are about, by uuid."""
+    """Uuid → node that a summary is about."""
 
 
 def read_index(lines: Iterable[Line], counts: Counts, name: str) -> Index:
+    """Return the index of a file. `name` is the file's name, which may contain the session's id."""
     reading = _Reading(counts)
     for line in lines:
         reading.take(line)
@@ -117,6 +128,8 @@ def read_index(lines: Iterable[Line], counts: Counts, name: str) -> Index:
 
 
 class _Reading:
+    """The first reading, line by line."""
+
     def __init__(self, counts: Counts) -> None:
         self._counts = counts
         self._index = Index()
@@ -131,24 +144,25 @@ class _Reading:
         self._marked: list[tuple[int, str, str | None]] = []
         """Nodes that say which session they were copied from, the last one of each, and its uuid."""
         self._prompts_of_sides: dict[int, tuple[int, bool]] = {}
-        """By node of a sub-agent: hash of what it was told, whether it is a warm-up."""
+        """Node of a sub-agent → hash of what it was told, and whether it is a warm-up."""
         self._begin_uuids: dict[int, str] = {}
         self._has_main = False
         self._agents: dict[int, str | None] = {}
-        """Of nodes of sub-agents."""
+        """Node of a sub-agent → its id."""
         self._calls_of_agents: list[tuple[str, int, int]] = []
         """Call id, hash of the prompt, node."""
         self._open_calls: dict[str, int] = {}
         self._seen_calls: set[int] = set()
         self._turn = 0
         self._users: dict[int, tuple[int, str]] = {}
-        """By session: the last prompt that names it, and its uuid."""
+        """Session → the last prompt that names it, and its uuid."""
         self._leaf_names: set[str] = set()
         self._agent_names: dict[str, str] = {}
 
     # One line after another
 
     def take(self, line: Line) -> None:
+        """Take one line."""
         record = line.record
         if record is None:
             self._counts.bad_lines += 1
@@ -171,6 +185,7 @@ class _Reading:
         self._add(line, record, uuid, session)
 
     def _session_of(self, record: Record) -> int:
+        """Return a small number for the session that the record names; 0 where it names none."""
         name = record.get("sessionId")
         if type(name) is not str:
             return 0
@@ -181,10 +196,12 @@ class _Reading:
         return place
 
     def _vote(self, session: int, weight: int) -> None:
+        """Count what speaks for a session being the file's own."""
         if session:
             self._votes[session] = self._votes.get(session, 0) + weight
 
     def _add(self, line: Line, record: Record, uuid: str | None, session: int) -> None:
+        """Add a record as a node. A uuid that comes a second time is counted and left out."""
         index, number = self._index, line.number
         node = len(index.kinds)
         if uuid is not None and self._by_uuid.put(hash(uuid), node) != node:
@@ -221,13 +238,14 @@ class _Reading:
             self._note(node, number, record, kind, uuid, session, side)
 
     def _agent_of(self, record: Record) -> str | None:
-        """The one string for each, however often it comes."""
+        """Return one string for each agent, however often it comes."""
         agent = text_of(record, "agentId")
         return self._agent_names.setdefault(agent, agent) if agent is not None else None
 
     def _note(
         self, node: int, number: int, record: Record, kind: Kind, uuid: str | None, session: int, side: bool
     ) -> None:
+        """Note what a record means for the threads."""
         source = copied_from(record)
         if source is not None:
             self._mark(node, source, uuid)
@@ -252,12 +270,14 @@ class _Reading:
                 self._prompts_of_sides[node] = (hash(text), text.strip() == WARM_UP)
 
     def _mark(self, node: int, source: str, uuid: str | None) -> None:
+        """Note that the record was copied from another session."""
         if self._marked and self._marked[-1][1] == source:
             self._marked[-1] = (node, source, uuid)
         else:
             self._marked.append((node, source, uuid))
 
     def _note_answer(self, node: int, record: Record, side: bool) -> None:
+        """Note the calls of an answer, to find results that come late."""
         message = record.get("message")
         if not isinstance(message, dict):
             return
@@ -276,6 +296,7 @@ class _Reading:
                 self._calls_of_agents.append((name, hash(text_of(args, "prompt") or ""), node))
 
     def _note_results(self, number: int, record: Record) -> None:
+        """Keep results that come after their turn: they are given to their call in the second reading."""
         content = content_of(record)
         for block in content if isinstance(content, list) else ():
             name = text_of(block, "tool_use_id") if isinstance(block, dict) else None
@@ -294,6 +315,7 @@ class _Reading:
     # All lines read
 
     def done(self, name: str) -> Index:
+        """Return the index, once all lines are read."""
         index = self._index
         own = self._own_session(name)
         index.session = next((text for text, place in self._session_names.items() if place == own), None) or None
@@ -312,13 +334,16 @@ class _Reading:
         return index
 
     def _own_session(self, name: str) -> int:
-        """By the file's name, else by what most of its records say; copied prompts may name another."""
+        """Return the file's own session: by the file's name, otherwise by what most records say. Copied prompts may
+        name another one.
+        """
         named = self._session_names.get(PurePath(name).stem)
         if named is not None:
             return named
         return max(self._votes, key=lambda session: (self._votes[session], session), default=0)
 
     def _take_for_an_agent(self, name: str) -> None:
+        """Take the whole file for the transcript of a sub-agent."""
         index = self._index
         index.agent = self._agents[0] or PurePath(name).stem.removeprefix("agent-")
         first = self._prompts_of_sides.get(min(self._prompts_of_sides, default=NOWHERE))
@@ -327,6 +352,7 @@ class _Reading:
         self._sides = bytearray(len(self._sides))
 
     def _resolve_parents(self, own: int) -> None:
+        """Turn hashes of parents into nodes. A record whose parent is missing follows the one before it."""
         parents, sides = self._parents, self._sides
         last = [NOWHERE, NOWHERE]
         """The node before, of the conversation and of sub-agents."""
@@ -344,8 +370,8 @@ class _Reading:
             self._follow(node)
 
     def _follow(self, node: int) -> None:
-        """A compaction follows the newest record before it, where that one descends from the one that it names: the
-        summary speaks of all of them.
+        """Let a compaction follow the newest record before it, where that one descends from the record that the
+        compaction names: the summary speaks of all of them.
         """
         named = self._parents[node]
         newest = node - 1
@@ -360,6 +386,9 @@ class _Reading:
             self._parents[node] = newest
 
     def _assign_threads(self, own: int) -> None:
+        """Assign each node to a thread: the newest leaf's branch is the main one, other branches hang on what they
+        branch from.
+        """
         index = self._index
         parents, sides = self._parents, self._sides
         main_is_known = False
@@ -398,13 +427,15 @@ class _Reading:
             self._want_link(bisect_left(index.lines, plan.first_line))
 
     def _want_link(self, node: int) -> None:
-        """One that a thread begins with, or hangs on: what it says beside its place in the chain counts there."""
+        """Want the line of a record that a thread begins with, or hangs on: what it says beside its place in the chain
+        counts there.
+        """
         index = self._index
         if node != NOWHERE and index.kinds[node] == Kind.LINK:
             index.wanted.want_number(index.lines[node])
 
     def _newest_first(self, own: int) -> Iterable[int]:
-        """The newest leaf of the main line, and then every node."""
+        """Yield the newest leaf of the main line, and then every node from the newest on."""
         nodes = range(len(self._sides) - 1, -1, -1)
         speaking = (n for n in nodes if not self._sides[n] and self._index.kinds[n] not in NO_LEAVES)
         main = next((n for n in islice(speaking, LEAVES_MAX) if self._is_own(n, own)), None)
@@ -415,7 +446,7 @@ class _Reading:
         yield from nodes
 
     def _is_own(self, node: int, own: int) -> bool:
-        """Whether it, or what it follows, is of this session. What was copied into it may name another."""
+        """Return whether the node, or what it follows, is of this session. What was copied into it may name another."""
         for _ in range(BACK_MAX):
             if node == NOWHERE:
                 return False
@@ -425,6 +456,7 @@ class _Reading:
         return False
 
     def _new_child(self, path: "array[int]", attach: int, roots: dict[str | int, int]) -> None:
+        """Make the thread of a sub-agent, or extend it: its records may have several roots."""
         index = self._index
         root = path[0]
         agent = self._agents.get(root)
@@ -439,6 +471,7 @@ class _Reading:
         _give(index.threads, path, place)
 
     def _hang(self, path: "array[int]", node: int, own: int) -> None:
+        """Give a branch to the thread that it hangs on, or make a fork of it where a person speaks in it."""
         index = self._index
         thread = index.threads[node] if node != NOWHERE else UNSEEN
         if thread < MAIN:
@@ -456,7 +489,7 @@ class _Reading:
         _give(index.threads, path[begins:], len(index.plans))
 
     def _find_copies(self, own: int) -> None:
-        """The last record that was copied: the fork shares everything up to its turn."""
+        """Find the last record that was copied: the fork shares everything up to its turn."""
         index = self._index
         names = {place: name for name, place in self._session_names.items()}
         found = [(node, source, uuid) for node, source, uuid in self._marked if source != index.session]
@@ -466,7 +499,7 @@ class _Reading:
             index.copied, index.copied_session, index.copied_uuid = max(found, key=lambda copy: copy[0])
 
     def _link_agents(self) -> None:
-        """By the prompt: inline transcripts name no call."""
+        """Link sub-agents to their calls by the prompt: transcripts within the file name no call."""
         waiting: dict[int, deque[tuple[str, int]]] = {}
         for call, told, node in self._calls_of_agents:
             waiting.setdefault(told, deque()).append((call, node))
@@ -483,5 +516,6 @@ class _Reading:
 
 
 def _give(threads: "array[int]", path: "array[int]", thread: int) -> None:
+    """Assign the nodes to the thread."""
     for node in path:
         threads[node] = thread

@@ -10,10 +10,13 @@ from services.importer.claude_code.results import Result
 from services.importer.model import Blob, Compaction, Evidence, Input, Origin
 
 FINAL_STOPS = frozenset({"end_turn", "stop_sequence", "refusal", "max_tokens"})
+"""Reasons of a response's end after which the model has nothing more to do."""
 
 
 @dataclass(slots=True)
 class OpenCall:
+    """A call, as far as it is known."""
+
     source_id: str
     tool: str
     args: dict[str, JsonValue]
@@ -25,6 +28,8 @@ class OpenCall:
 
 @dataclass(slots=True)
 class OpenStep:
+    """A response of the model, as far as it is known."""
+
     source_id: str
     line: int
     at_ms: int | None = None
@@ -36,11 +41,13 @@ class OpenStep:
     stop_reason: str | None = None
     error: Failure | None = None
     is_retried: bool = False
-    """The tool asks again by itself."""
+    """Whether the tool asks again by itself."""
 
 
 @dataclass(slots=True)
 class OpenInput:
+    """An input, as far as it is known."""
+
     source_id: str
     kind: Kind
     items: tuple[ContentItem, ...]
@@ -51,11 +58,14 @@ class OpenInput:
     steers: bool = False
 
     def close(self) -> Input:
+        """Return the input as a piece."""
         return Input(self.source_id, self.items, Origin(self.line, self.inferred), self.at_ms, self.steers, self.blobs)
 
 
 @dataclass(slots=True)
 class OpenTurn:
+    """A turn, as far as it is known."""
+
     source_id: str
     line: int
     started_ms: int | None
@@ -67,13 +77,15 @@ class OpenTurn:
     last_step: OpenStep | None = None
     last_ms: int | None = None
     background: set[str] = field(default_factory=set)
+    """Ids of background tasks whose end has not come."""
     aborted: str | None = None
+    """Why the turn was cancelled; None where it was not."""
     is_told_over: bool = False
-    """The tool wrote that the turn is over."""
+    """Whether the tool wrote that the turn is over."""
 
     @property
     def has_answer(self) -> bool:
-        """Whether the last message of the model is whole and asks for nothing."""
+        """Return whether the last message of the model is whole and asks for nothing."""
         last = self.last_step
         if last is None or last.calls or self.pieces[-1] is not last:
             return False
@@ -84,10 +96,14 @@ class OpenTurn:
 
     @property
     def is_settled(self) -> bool:
+        """Return whether nothing more is to come: the turn was cancelled, or has its answer and no background task."""
         return self.aborted is not None or (not self.background and self.has_answer)
 
 
 def end_of(turn: OpenTurn) -> tuple[TurnOutcome, Evidence, str | None]:
+    """Return the turn's outcome, whether the file tells it, and why. What the file does not tell is concluded from the
+    last record.
+    """
     last = turn.last_step
     if turn.aborted is not None:
         return "aborted", "recorded", turn.aborted

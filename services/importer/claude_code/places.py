@@ -3,11 +3,15 @@
 from array import array
 
 SLOTS = 1 << 10
+"""Slots of an empty table."""
 EMPTY = 0
+"""Value of a free slot. Places are stored plus one."""
 
 
 class Places:
-    """Open addressing: a hash stands in the first free slot from its own on. Never more than two thirds are taken."""
+    """A hash table with open addressing: a hash stands in the first free slot from its own on. At most two thirds of
+    the slots are taken.
+    """
 
     def __init__(self) -> None:
         self._count = 0
@@ -20,7 +24,7 @@ class Places:
         self._mask = slots - 1
 
     def put(self, key: int, place: int) -> int:
-        """The place that the key has: this one, unless it had one before. Places are not below 0."""
+        """Return the place of the key: this one, unless it had one before. Places are not negative."""
         if 3 * self._count >= 2 * self._mask:
             self._grow()
         slot = self._slot(key)
@@ -30,10 +34,11 @@ class Places:
         return self._places[slot] - 1
 
     def get(self, key: int) -> int:
-        """-1 where it has none."""
+        """Return the place of the key, or -1."""
         return self._places[self._slot(key)] - 1
 
     def _slot(self, key: int) -> int:
+        """Return the slot of the key, or the free one where it belongs."""
         hashes, places, mask = self._hashes, self._places, self._mask
         slot = key & mask
         while places[slot] != EMPTY and hashes[slot] != key:
@@ -41,6 +46,7 @@ class Places:
         return slot
 
     def _grow(self) -> None:
+        """Double the slots."""
         hashes, places = self._hashes, self._places
         self._clear(2 * (self._mask + 1))
         for key, place in zip(hashes, places, strict=True):

@@ -17,6 +17,7 @@ QUEUE_MAX = 1_000
 REMOVED = "it was taken out of the queue"
 NOT_TAKEN = "the session ended before it was taken"
 NOTICE = "<task-notification>"
+"""Begins what a background task reports. Nobody typed it."""
 
 _SPEAKING = frozenset({Kind.PROMPT, Kind.COMMAND, Kind.STEERING, Kind.NOTICE, Kind.SHELL})
 _COMMAND = re.compile(r"<command-name>([^<]{1,200})</command-name>")
@@ -25,6 +26,8 @@ _ARGUMENTS = re.compile(r"<command-args>(.*)</command-args>", re.DOTALL)
 
 @dataclass(slots=True)
 class _Queued:
+    """An input that a person typed while the tool was at work."""
+
     text: str
     input: Input
     left: str | None = None
@@ -32,13 +35,17 @@ class _Queued:
 
 
 class Queue:
+    """What waits while the tool is at work, as the session tells it."""
+
     def __init__(self, session: str, counts: Counts) -> None:
         self._session = session
         self._counts = counts
         self._queued: list[_Queued] = []
 
     def operate(self, line: int, record: Record, session: str | None) -> None:
-        """`session`: the file's own; records of another are not of this queue."""
+        """Take a record that changes the queue. `session` is the file's own; records of another one are not of this
+        queue.
+        """
         if session is not None and text_of(record, "sessionId") not in {session, None}:
             return
         content = first_text(record.get("content"))
@@ -60,7 +67,7 @@ class Queue:
                     item.left = item.left or "remove"
 
     def take(self, kind: int, record: Record) -> list[Piece]:
-        """A record in which something from the queue may have arrived. Gives what the queue lost before."""
+        """Take a record in which something from the queue may have arrived. Return what the queue lost before."""
         if not self._queued or kind not in _SPEAKING:
             return []
         text = first_text(content_of(record)).strip()
@@ -77,6 +84,7 @@ class Queue:
         return [Discarded(item.input, REMOVED) for item in lost if not item.text.startswith(NOTICE)]
 
     def finish(self) -> list[Piece]:
+        """Return what was never taken, at the end of the file."""
         pieces: list[Piece] = []
         for item in self._queued:
             if item.text.startswith(NOTICE):
@@ -87,7 +95,7 @@ class Queue:
 
 
 def _typed(text: str) -> str:
-    """A slash command as it was typed."""
+    """Return a slash command as it was typed."""
     name, arguments = _COMMAND.search(text), _ARGUMENTS.search(text)
     words = [found[1].strip() for found in (name, arguments) if found is not None]
     return " ".join(word for word in words if word)

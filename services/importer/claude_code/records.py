@@ -16,11 +16,16 @@ from services.importer.lines import Record
 from services.importer.model import Blob, Counts
 
 INTERRUPTED = "[Request interrupted by user"
+"""Begins the text by which the tool tells the model that a person interrupted it."""
 NO_RESPONSE = "No response requested."
+"""The tool writes this where the model was not asked."""
 SYNTHETIC_MODEL = "<synthetic>"
+"""Names the model of answers that no model gave."""
 COUNT_MAX = 2**53 - 1
 WARM_UP = "Warmup"
+"""The prompt of agents that only fill a cache."""
 AGENT_TOOLS = frozenset({"Task", "Agent"})
+"""Tools that begin a sub-agent."""
 
 UNDERSTOOD = frozenset(
     {
@@ -33,13 +38,16 @@ UNDERSTOOD = frozenset(
 )  # fmt: skip
 """Types of records that say nothing more, or whose rest needs no place in a thread."""
 BESIDE = frozenset({"queue-operation", "summary", "custom-title", "ai-title"})
-"""Types of records that have no place in a chain, and say something all the same."""
+"""Types of records that have no place in a chain and still say something."""
 
 
 class Kind(IntEnum):
+    """The kinds of records, as far as their place in a turn is concerned."""
+
     LINK = 0
     """Holds the chain together, and says nothing else."""
     PROMPT = 1
+    """A person's words."""
     COMMAND = 2
     """A slash command: an input if the model answers it, and nothing if the tool did it by itself."""
     LOCAL = 3
@@ -49,20 +57,29 @@ class Kind(IntEnum):
     META = 5
     """Written by the tool for the model."""
     NOTICE = 6
-    """A background task has come to an end."""
+    """A background task has ended."""
     SUMMARY = 7
+    """A summary by which the tool continued after a compaction."""
     INTERRUPTION = 8
+    """A person interrupted the model."""
     RESULT = 9
+    """The result of one or more calls."""
     ANSWER = 10
+    """A part of a response of the model."""
     BOUNDARY = 11
+    """The place of a compaction."""
     FAILED_REQUEST = 12
+    """A request to the model failed."""
     STEERING = 13
+    """A person's words, taken while the model was at work."""
     SILENCE = 14
     """An assistant's record that no model made and that says nothing."""
     REMINDER = 15
+    """Written by the tool to remind the model; it begins no turn."""
     EMPTY = 16
     """A user's record in which nobody says anything."""
     TURN_END = 17
+    """The tool wrote that the turn is over."""
 
 
 BEGINNING = frozenset({Kind.PROMPT, Kind.COMMAND})
@@ -89,6 +106,7 @@ _SYSTEM = {
 
 
 def kind_of(record: Record) -> Kind:
+    """Return what the record is, whatever it contains."""
     match record.get("type"):
         case "user":
             return _kind_of_user(record)
@@ -102,6 +120,9 @@ def kind_of(record: Record) -> Kind:
 
 
 def _kind_of_user(record: Record) -> Kind:
+    """Return what a record of the type `user` is. The order decides: a result or a summary is never a prompt, and what
+    the tool wrote is one only if a person's words stand beside it.
+    """
     content = content_of(record)
     if isinstance(content, list):
         for block in content:
@@ -134,6 +155,7 @@ def _kind_of_text(text: str) -> Kind:
 
 
 def _has_own_words(content: list[Any]) -> bool:
+    """Return whether a block is a person's own, and not only text that the tool wrote."""
     texts = [text for block in content if (text := first_text([block]).lstrip())]
     return any(_kind_of_text(text) is Kind.PROMPT for text in texts)
 
@@ -152,6 +174,7 @@ def _kind_of_assistant(record: Record) -> Kind:
 
 
 def _kind_of_attachment(record: Record) -> Kind:
+    """Return what an attachment is. A queued command is steering if a person typed it."""
     attachment = record.get("attachment")
     if not isinstance(attachment, dict) or attachment.get("type") != "queued_command":
         return Kind.LINK
@@ -165,7 +188,7 @@ def _kind_of_attachment(record: Record) -> Kind:
 
 
 def content_of(record: Record) -> Any:
-    """Of a message, or of what was queued."""
+    """Return the content of a message, or of what was queued."""
     message = record.get("message")
     if isinstance(message, dict):
         return message.get("content")
@@ -176,6 +199,7 @@ def content_of(record: Record) -> Any:
 
 
 def first_text(content: Any) -> str:
+    """Return the first text of a content, or an empty one."""
     if isinstance(content, str):
         return content
     if isinstance(content, list):
@@ -187,11 +211,15 @@ def first_text(content: Any) -> str:
 
 
 def text_of(record: Record, name: str) -> str | None:
+    """Return a text that is not empty, or None."""
     value = record.get(name)
     return value if isinstance(value, str) and value else None
 
 
 def milliseconds(record: Record) -> int | None:
+    """Return the record's time in milliseconds since 1970, or None. The usual form is parsed in a fraction of the
+    general one's time.
+    """
     stamp = record.get("timestamp")
     if not isinstance(stamp, str):
         return None
@@ -205,7 +233,7 @@ def milliseconds(record: Record) -> int | None:
 
 @lru_cache(maxsize=256)
 def _second(stamp: str) -> int | None:
-    """Records come in bursts: parsed once for each second."""
+    """Return the time of a second, parsed once: records come in bursts."""
     return _milliseconds(f"{stamp}+00:00")
 
 
@@ -219,7 +247,7 @@ def _milliseconds(stamp: str) -> int | None:
 
 
 def copied_from(record: Record) -> str | None:
-    """The session that the record was copied from into a fork, where it says so itself."""
+    """Return the session that the record was copied from into a fork, where it says so itself."""
     fork = record.get("forkedFrom")
     if isinstance(fork, dict):
         return text_of(fork, "sessionId")
@@ -227,7 +255,9 @@ def copied_from(record: Record) -> str | None:
 
 
 def usage_of(message: Record) -> Usage | None:
-    """Anthropic counts what it read from its cache, and wrote to it, beside the input; here it is part of the input."""
+    """Return the tokens of a message. Anthropic counts what it read from its cache, and wrote to it, beside the input;
+    here it is part of the input.
+    """
     usage = message.get("usage")
     if not isinstance(usage, dict) or message.get("model") == SYNTHETIC_MODEL:
         return None
@@ -240,7 +270,7 @@ def usage_of(message: Record) -> Usage | None:
 
 @lru_cache(maxsize=256)
 def _usage(told: int, said: int, read: int, thought: int) -> Usage:
-    """The lines of one message repeat its counts."""
+    """Return one object for equal counts: the lines of one message repeat them."""
     return Usage(input_tokens=min(told, COUNT_MAX), output_tokens=said, cached_tokens=read, reasoning_tokens=thought)
 
 
@@ -250,12 +280,14 @@ def _count(value: object) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Content:
+    """What a person or the tool wrote, with images and documents apart."""
+
     items: tuple[ContentItem, ...]
     blobs: tuple[Blob, ...]
 
 
 def content_items(content: Any, counts: Counts) -> Content:
-    """Of what a person or the tool wrote. Results of calls in it are left out."""
+    """Return what a person or the tool wrote. Results of calls in it are left out."""
     if isinstance(content, str):
         return Content((TextItem(text=content),), ())
     items: list[ContentItem] = []
@@ -275,6 +307,7 @@ def content_items(content: Any, counts: Counts) -> Content:
 
 
 def blob_of(block: Record) -> Blob | None:
+    """Return the bytes of a block, or None where it has none that can be decoded."""
     source = block.get("source")
     if not isinstance(source, dict) or not isinstance(source.get("data"), str):
         return None
@@ -288,7 +321,7 @@ def blob_of(block: Record) -> Blob | None:
 
 
 def result_as_shown(content: Any, counts: Counts) -> tuple[JsonValue, tuple[Blob, ...]]:
-    """Text or blocks, as the model was shown them; the bytes of images apart."""
+    """Return text or blocks as the model was shown them, and the bytes of images apart."""
     if content is None or isinstance(content, str):
         return content, ()
     if not isinstance(content, list):
@@ -316,5 +349,6 @@ _TASK_ID = re.compile(r"<task-id>([^<]{1,100})</task-id>")
 
 
 def task_of_notice(text: str) -> str | None:
+    """Return the id of the background task that a notice speaks of, or None."""
     found = _TASK_ID.search(text[:2000])
     return found[1] if found else None

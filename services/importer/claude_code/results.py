@@ -26,10 +26,13 @@ _STATUSES: dict[str, TaskStatus] = {
     "cancelled": "cancelled",
 }
 PLAN_TITLE_MAX = 200
+"""Characters of a plan's title, or of a reason, that are kept."""
 
 
 @dataclass(slots=True)
 class Result:
+    """This became of a call."""
+
     end: CallEnd
     origin: Origin
     shown: JsonValue = None
@@ -44,13 +47,13 @@ class Result:
     agent: str | None = None
     """Id of the sub-agent that worked for it."""
     task: str | None = None
-    """Id of what goes on in the background; a notice tells its end."""
+    """Id of what continues in the background. A notice tells its end."""
     kept: Record = field(default_factory=dict)
     """What the tool kept of it, for plans."""
 
 
 def result_of(record: Record, block: Record, line: int, counts: Counts, companions: Companions) -> Result:
-    """`block`: the call's own part of `record`."""
+    """Return what became of a call. `block` is the call's own part of `record`."""
     shown, blobs = result_as_shown(block.get("content"), counts)
     text = first_text(shown)
     failed = block.get("is_error") is True
@@ -74,7 +77,7 @@ def result_of(record: Record, block: Record, line: int, counts: Counts, companio
 
 
 def _is_alone(record: Record) -> bool:
-    """Whether what the tool kept can only be of one call."""
+    """Return whether what the tool kept can only be of one call."""
     content = record["message"]["content"]
     results = (block for block in content if isinstance(block, dict) and block.get("type") == "tool_result")
     return len(content) == 1 or sum(1 for _ in results) == 1
@@ -86,7 +89,9 @@ def _exit_code(text: str) -> int | None:
 
 
 def _judge(result: Result, record: Record, text: str) -> None:
-    """Approval and denial, as far as they were recorded; what was interrupted, lost or out of time."""
+    """Judge approval and denial as far as they were recorded, and what was interrupted, lost or out of time. What the
+    session cannot tell apart is called cancelled, and its origin says so.
+    """
     decision = record.get("permissionDecision")
     if isinstance(decision, dict):
         match decision.get("decision"):
@@ -121,6 +126,7 @@ def _deny(result: Result, by: str | None, text: str) -> None:
 
 
 def _decided_by(decision: Record) -> str | None:
+    """Return who decided, or None."""
     source = text_of(decision, "source")
     if source is None:
         return None
@@ -131,6 +137,7 @@ def _decided_by(decision: Record) -> str | None:
 
 
 def _whole(values: Record, text: str, companions: Companions) -> Blob | None:
+    """Return the whole output where the tool kept it: in a file beside the session, or in the record."""
     path = text_of(values, "persistedOutputPath")
     if path is None and text.startswith("<persisted-output>") and (found := _PERSISTED.match(text)) is not None:
         path = found[1]
@@ -144,6 +151,7 @@ def _whole(values: Record, text: str, companions: Companions) -> Blob | None:
 
 
 def _background(values: Record) -> str | None:
+    """Return the id of what continues in the background, or None."""
     if values.get("isAsync") is True or values.get("status") == "async_launched":
         return text_of(values, "agentId")
     return text_of(values, "backgroundTaskId")
@@ -153,7 +161,9 @@ def _background(values: Record) -> str | None:
 
 
 def _changes(values: Record) -> tuple[Change, ...]:
-    """Contents only where the session holds the whole of both, or the file was created."""
+    """Return the changed file. Its contents are there only where the session has both whole, or the file was
+    created.
+    """
     if "structuredPatch" not in values and "updated_file" not in values:
         return ()
     path = text_of(values, "filePath") or text_of(values, "notebook_path")
@@ -170,7 +180,7 @@ def _changes(values: Record) -> tuple[Change, ...]:
 
 
 def _edited(before: str, values: Record) -> str | None:
-    """The edits, done again; None where the person changed them or one does not fit."""
+    """Return the content after the edits, done again; None where the person changed them or one does not fit."""
     if values.get("userModified") is True:
         return None
     edits = values.get("edits")
@@ -186,6 +196,7 @@ def _edited(before: str, values: Record) -> str | None:
 
 
 def _in_words_of_many(values: Record) -> Record:
+    """Return a single edit in the form that several have."""
     return {
         "old_string": values.get("oldString"),
         "new_string": values.get("newString"),
@@ -207,7 +218,7 @@ class Tasks:
         self._tasks: dict[str, PlanTask] = {}
 
     def after(self, tool: str, args: Record, kept: Record) -> tuple[PlanTask, ...] | None:
-        """The whole list where the call wrote it; None for any other call."""
+        """Return the whole list if the call wrote it, None for any other call."""
         match tool:
             case "TodoWrite":
                 todos = kept.get("newTodos", args.get("todos"))
@@ -232,6 +243,7 @@ class Tasks:
         return tuple(self._tasks.values())
 
     def _update(self, args: Record) -> bool:
+        """Apply an update, and return whether the task exists."""
         name = _id(args.get("taskId"))
         task = self._tasks.get(name) if name is not None else None
         if name is None or task is None:

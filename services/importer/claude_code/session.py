@@ -24,13 +24,17 @@ from services.importer.lines import Line, Record, Source
 from services.importer.model import Counts, Header, Origin, Parent, Piece, Title
 
 NORMALISER_VERSION = 1
+"""Goes up with every change of what the same file becomes. It is part of the source of every event."""
 ROUNDS_MAX = 24
-"""Readings for threads beside the main one; those that are left are read together, and held in memory."""
+"""Readings for threads beside the main one. Those that are left are read together and held in memory."""
 INTERNAL_AGENTS = ("acompact", "aprompt_suggestion")
-"""Agents that the tool runs for itself; their transcripts repeat the session's."""
+"""Agents that the tool runs for itself. Their transcripts repeat the session's."""
 
 
 def normalise(source: Source, counts: Counts, *, companions: Companions) -> Iterator[Piece]:
+    """Yield the pieces of a session, one thread after another. Warm-ups and the tool's own agents are counted and left
+    out.
+    """
     index = read_index(source, counts, companions.name)
     if index.is_warm_up or (index.agent or "").startswith(INTERNAL_AGENTS):
         counts.pass_over("warm-up agent" if index.is_warm_up else "internal agent")
@@ -48,11 +52,13 @@ class _Found:
     """What the reading of a thread tells those that hang on it."""
 
     turns: dict[int, tuple[int, str | None]]
-    """By node: how many turns its thread had by then, with those that it shares, and its uuid."""
+    """Node → how many turns its thread had by then, with those that it shares, and its uuid."""
 
 
 def _find_resumed(index: Index, companions: Companions) -> None:
-    """Old versions resumed into a new file: a copy of the history, and a summary that names its last record."""
+    """Find out whether the session continues another one: old versions resumed into a new file, with a copy of the
+    history and a summary that names its last record.
+    """
     if index.copied != NOWHERE:
         return
     for leaf, node in sorted(index.leaves.items(), key=lambda item: item[1]):
@@ -62,7 +68,9 @@ def _find_resumed(index: Index, companions: Companions) -> None:
 
 
 def _nodes(source: Source, index: Index) -> Iterator[tuple[int, Line]]:
-    """Each line that may mean something, with its node or NOWHERE. Lines that came since the first reading do not."""
+    """Yield each line that may mean something, with its node or NOWHERE. Lines that came since the first reading have
+    no node.
+    """
     lines = index.lines
     node, nodes = 0, len(lines)
     for line in index.wanted.lines(source):
@@ -76,6 +84,7 @@ def _nodes(source: Source, index: Index) -> Iterator[tuple[int, Line]]:
 
 
 def _read_main(source: Source, scene: Scene, found: _Found) -> Iterator[Piece]:
+    """Yield the main thread's pieces. Its header waits until the thread says something more than a title."""
     index = scene.index
     reader = ThreadReader(scene)
     queue = Queue(index.session or PurePath(scene.companions.name).stem, scene.counts)
@@ -115,6 +124,7 @@ def _read_main(source: Source, scene: Scene, found: _Found) -> Iterator[Piece]:
 
 
 def _main_header(source: Source, scene: Scene) -> Header:
+    """Return the header of the main thread, with its parent where the file or its companions name one."""
     index = scene.index
     name = PurePath(scene.companions.name).stem
     source_id = index.session or name
@@ -144,6 +154,7 @@ def _main_header(source: Source, scene: Scene) -> Header:
 
 
 def _meta(companions: Companions, name: str) -> Record:
+    """Return what the companion of a sub-agent's transcript says of it."""
     companion = companions.get(f"{name}.meta.json")
     try:
         meta = orjson.loads(companion.content) if companion is not None else {}
@@ -153,7 +164,7 @@ def _meta(companions: Companions, name: str) -> Record:
 
 
 def _count_shared(source: Source, scene: Scene) -> int:
-    """Turns up to the last copied record, by reading them once more."""
+    """Return the number of turns up to the last copied record, by reading them once more."""
     index = scene.index
     reader = ThreadReader(Scene(index, Counts(), scene.companions))
     for node, line in takewhile(lambda found: found[0] <= index.copied, _nodes(source, index)):
@@ -163,7 +174,7 @@ def _count_shared(source: Source, scene: Scene) -> int:
 
 
 class _Titles:
-    """A title that a person gave stands; else the one that the tool made for the session, else a summary's."""
+    """The title that a person gave counts most, then the one that the tool made for the session, then a summary's."""
 
     _RANKS: ClassVar[dict[object, tuple[int, str]]] = {
         "custom-title": (0, "customTitle"),
@@ -171,7 +182,7 @@ class _Titles:
         "summary": (2, "summary"),
     }
     _NONE = (3, "")
-    """Of what has become another record since the first reading."""
+    """Rank of a record that has become another one since the first reading."""
 
     def __init__(self, index: Index) -> None:
         self._index = index
@@ -179,6 +190,7 @@ class _Titles:
         self._title: str | None = None
 
     def take(self, line: int, record: Record) -> list[Piece]:
+        """Return the title in a list, if the record has a better one than before."""
         rank, name = self._RANKS.get(text_of(record, "type"), self._NONE)
         title = text_of(record, name)
         about_this = rank < 2 or text_of(record, "leafUuid") in self._index.leaves
@@ -192,7 +204,9 @@ class _Titles:
 
 
 def _rounds(plans: list[ThreadPlan]) -> list[list[int]]:
-    """Places of threads that one reading can take one after another; a thread comes after the one it hangs on."""
+    """Return the places of threads in rounds: one reading of the file can take the threads of a round one after
+    another. A thread comes after the one it hangs on.
+    """
     rounds: list[list[int]] = []
     ends: list[int] = []
     round_of: dict[int, int] = {MAIN: -1}
@@ -216,7 +230,7 @@ def _rounds(plans: list[ThreadPlan]) -> list[list[int]]:
 
 
 def _depths(plans: list[ThreadPlan]) -> list[int]:
-    """By place: how many threads there are above."""
+    """Return, for each place, how many threads are above it."""
     depths = [0] * (len(plans) + 1)
     for place in range(1, len(plans) + 1):
         chain: list[int] = []
@@ -235,18 +249,20 @@ class _Open:
 
     reader: ThreadReader
     header: Header | None
-    """Until something of it is given."""
+    """The header, until a piece of the thread is given out."""
     shared: int
     """Turns before its own."""
     held: list[Piece] = field(default_factory=list)
 
     def hold(self, pieces: list[Piece]) -> None:
+        """Keep the pieces until it is the thread's turn."""
         if pieces and self.header is not None:
             self.held.append(self.header)
             self.header = None
         self.held += pieces
 
     def release(self) -> list[Piece]:
+        """Return what was kept."""
         held, self.held = self.held, []
         return held
 
@@ -256,7 +272,7 @@ class _Open:
 
 
 def _read_beside(source: Source, scene: Scene, places: list[int], found: _Found) -> Iterator[Piece]:
-    """One thread after another; only where they overlap are pieces held until it is their turn."""
+    """Yield the threads of one round, one after another. Pieces are held only where threads overlap in the file."""
     index = scene.index
     members = set(places)
     opened: dict[int, _Open] = {}
@@ -284,6 +300,7 @@ def _read_beside(source: Source, scene: Scene, places: list[int], found: _Found)
 
 
 def _header(index: Index, place: int, line: Line, found: _Found) -> Header:
+    """Return the header of a branch or a sub-agent."""
     plan = index.plans[place - 1]
     record = line.record or {}
     main = index.session or ""

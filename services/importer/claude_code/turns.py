@@ -53,7 +53,7 @@ GOES_ON = "goes on after its turn had ended"
 
 @dataclass(slots=True)
 class Scene:
-    """What all threads of one file share."""
+    """All threads of one file share this."""
 
     index: Index
     counts: Counts
@@ -63,7 +63,7 @@ class Scene:
 
 
 class ThreadReader:
-    """`feed` takes the thread's records one by one; what it returns is whole and will not change."""
+    """`feed` takes the thread's records one by one. What it returns is whole and will not change."""
 
     def __init__(self, scene: Scene) -> None:
         self._scene = scene
@@ -73,10 +73,10 @@ class ThreadReader:
         self._boundary: tuple[int, int | None, bool] | None = None
         self._tasks = Tasks()
         self.turns = 0
-        """That have begun so far."""
+        """How many have begun so far."""
 
     def feed(self, kind: int, line: int, record: Record) -> list[Piece]:
-        """`kind`: a `Kind`, as a number."""
+        """Return the pieces that the record completes. `kind` is a `Kind`, as a number."""
         out: list[Piece] = []
         handle = self._handlers.get(kind)
         if handle is not None:
@@ -84,7 +84,7 @@ class ThreadReader:
         return out
 
     def finish(self) -> list[Piece]:
-        """At the end of the file."""
+        """Return what is left at the end of the file."""
         out: list[Piece] = []
         out.extend(Discarded(item.close(), UNANSWERED) for item in self._waiting if item.kind is not Kind.META)
         self._close(BY_FILE, out)
@@ -93,16 +93,20 @@ class ThreadReader:
     # Inputs
 
     def _prompt(self, line: int, record: Record, out: list[Piece]) -> None:
+        """Begin a turn with a person's words."""
         commands = [item for item in self._waiting if item.kind is not Kind.META] if self._waiting else []
         self._begin([*commands, self._input(Kind.PROMPT, line, record)], out)
 
     def _command(self, line: int, record: Record, _out: list[Piece]) -> None:
+        """Keep a slash command: it is an input if the model answers it."""
         self._waiting.append(self._input(Kind.COMMAND, line, record))
 
     def _shell(self, line: int, record: Record, _out: list[Piece]) -> None:
+        """Keep a command that the person ran beside the conversation: the model sees it with the next prompt."""
         self._waiting.append(self._input(Kind.SHELL, line, record))
 
     def _notice(self, line: int, record: Record, out: list[Piece]) -> None:
+        """Take the end of a background task, which may continue its turn."""
         item = self._input(Kind.NOTICE, line, record)
         turn = self._steer(item, out)
         text = item.items[0].text if item.items and isinstance(item.items[0], TextItem) else ""
@@ -118,6 +122,7 @@ class ThreadReader:
         return OpenInput(name, kind, content.items, content.blobs, line, milliseconds(record), by_tool)
 
     def _begin(self, inputs: list[OpenInput], out: list[Piece], *, inferred: str | None = None) -> OpenTurn:
+        """Open a turn, and end the one before it."""
         self._close(BY_PROMPT, out)
         self._waiting = []
         last = inputs[-1]
@@ -126,6 +131,7 @@ class ThreadReader:
         return self._turn
 
     def _steer(self, item: OpenInput, out: list[Piece]) -> OpenTurn:
+        """Add an input to the open turn."""
         turn = self._turn
         if turn is None or turn.is_settled:
             return self._begin([item], out)
@@ -165,6 +171,7 @@ class ThreadReader:
     # The model
 
     def _answer(self, line: int, record: Record, out: list[Piece]) -> None:
+        """Add a part of a response. The lines of one message have the same id."""
         message = record.get("message")
         message = message if isinstance(message, dict) else {"content": message}
         response = text_of(message, "id")
@@ -195,7 +202,7 @@ class ThreadReader:
         return text_of(record, "uuid") or f"{self._scene.index.session}:{line}"
 
     def _turn_to_answer(self, name: str, line: int, record: Record, out: list[Piece]) -> OpenTurn:
-        """The open turn, or the one that begins with this answer."""
+        """Return the open turn, or the one that begins with this answer."""
         turn = self._turn
         commands = [item for item in self._waiting if item.kind is not Kind.META]
         if turn is not None and not turn.is_settled and not any(item.kind is Kind.COMMAND for item in commands):
@@ -229,6 +236,7 @@ class ThreadReader:
                 self._scene.counts.pass_over(f"block {(kind or 'without a type')[:60]}")
 
     def _call(self, turn: OpenTurn, step: OpenStep, block: Record, name: str, line: int, record: Record) -> None:
+        """Add a call. A second call with the same id is not one."""
         name = text_of(block, "id") or name
         if hash(name) in self._scene.taken:
             self._scene.counts.pass_over("second call of one id")
@@ -243,6 +251,7 @@ class ThreadReader:
         turn.calls[name] = call
 
     def _results(self, line: int, record: Record, out: list[Piece]) -> None:
+        """Give results to their calls."""
         turn = self._turn
         said = False
         for block in content_of(record):
@@ -261,7 +270,7 @@ class ThreadReader:
             self._said_beside(line, record, out)
 
     def _said_beside(self, line: int, record: Record, out: list[Piece]) -> None:
-        """What stands in the same record as the results: the word of an interruption, or of a person."""
+        """Take what is in the same record as the results: the word of an interruption, or of a person."""
         item = self._input(Kind.STEERING, line, record)
         texts = [part for part in item.items if isinstance(part, TextItem)]
         marks = [part.text for part in texts if part.text.startswith(INTERRUPTED)]
@@ -272,6 +281,7 @@ class ThreadReader:
             self._steer(item, out)
 
     def _failed_request(self, line: int, record: Record, _out: list[Piece]) -> None:
+        """Add a request that failed."""
         turn = self._turn
         if turn is None or turn.is_settled:
             self._scene.counts.pass_over("failed request outside a turn")
@@ -291,6 +301,7 @@ class ThreadReader:
         self._boundary = (line, milliseconds(record), manual)
 
     def _compact(self, line: int, record: Record, out: list[Piece]) -> None:
+        """Add the summary of a compaction."""
         first, at_ms, manual = self._boundary or (line, milliseconds(record), False)
         self._boundary = None
         summary = "".join(
@@ -315,6 +326,7 @@ class ThreadReader:
             turn.last_ms = max(turn.last_ms or 0, milliseconds(record) or 0) or None
 
     def _close(self, by: str, out: list[Piece]) -> None:
+        """End the open turn. `by` says what ended it, where no record does."""
         turn, self._turn = self._turn, None
         if turn is None:
             return
@@ -393,6 +405,7 @@ class ThreadReader:
         )
 
     def _late_result(self, call: str) -> Result | None:
+        """Return the result that came after the call's turn, or None."""
         line, record = self._scene.index.late.get(call, (0, {}))
         content = content_of(record)
         blocks = [block for block in content if isinstance(block, dict)] if isinstance(content, list) else []

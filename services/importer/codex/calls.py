@@ -29,6 +29,7 @@ _HEADING = re.compile(
 )
 _EXIT_CODE = re.compile(r"Exit code: (-?\d{1,10})\n")
 _REJECTED = ("exec command rejected", "patch rejected", "rejected by user", "rejected:")
+"""Texts of calls that a person or a policy refused."""
 _FAILED = (
     "unsupported call",
     "unsupported custom tool call",
@@ -42,22 +43,27 @@ _FAILED = (
     "user cancelled MCP tool call",
     "Script failed",
 )
+"""Texts of calls that failed before anything ran."""
 _SCRIPT = "Script "
-"""What the tool `exec`, which runs JavaScript, says of a script; below it stands whatever that printed."""
+"""What the tool `exec`, which runs JavaScript, says of a script. Below it is whatever the script printed."""
 _SCRIPT_FAILED = "Script failed"
-"""Of one that threw. Of commands in it it says nothing."""
+"""What `exec` says of a script that threw. It says nothing of the commands that the script ran."""
 _TIMED_OUT = "command timed out after "
 
 
 @dataclass(frozen=True, slots=True)
 class End:
+    """The end of a call, with the exit status of a command where the file has it."""
+
     end: CallEnd
     exit_code: int | None = None
     reason: str | None = None
 
 
 def end_of_output(tool: str, output: object) -> End:
-    """`output`: as its record has it: a text, content parts, or an object with `content` and `success`."""
+    """Return how a call ended. `output` is as its record has it: a text, content parts, or an object with `content` and
+    `success`.
+    """
     if type(output) is dict:
         inner = end_of_output(tool, output.get("content"))
         return inner if output.get("success") is not False or inner.end != "succeeded" else End("failed")
@@ -84,6 +90,7 @@ def end_of_output(tool: str, output: object) -> End:
 
 
 def _end_in_json(output: str) -> End | None:
+    """Return the end that JSON of 0.29 and 0.36 tells, or None where it is another JSON."""
     try:
         value = orjson.loads(output)
     except orjson.JSONDecodeError:
@@ -97,12 +104,16 @@ def _end_in_json(output: str) -> End | None:
 
 
 def _by_code(code: int, output: str) -> End:
+    """Return the end by an exit status. The shell's timeout has the status 124."""
     if code == 0:
         return End("succeeded", 0)
     return End("timed_out" if code == 124 and _TIMED_OUT in output[:400] else "failed", code)
 
 
 def _end_in_words(tool: str, output: str) -> End:
+    """Return the end of a call whose output is only words. A tool that reports an exit status whenever it ran something
+    did not run.
+    """
     if output.startswith("aborted"):
         return End("cancelled", None, _first_line(output))
     if output.startswith(_REJECTED):
@@ -120,7 +131,9 @@ def _first_line(text: str) -> str:
 
 
 def arguments_of(written: object) -> tuple[dict[str, JsonValue], str | None]:
-    """Of a function call: an object, else none and what the model wrote."""
+    """Return the arguments of a function call. If they are not an object, they are empty, and what the model wrote is
+    returned beside them.
+    """
     if type(written) is dict:
         return written, None
     if type(written) is not str:
@@ -133,7 +146,7 @@ def arguments_of(written: object) -> tuple[dict[str, JsonValue], str | None]:
 
 
 def shown_of(output: str) -> str:
-    """What a command printed of what the model was shown, without the heading."""
+    """Return what a command printed, as far as the model was shown it, without the heading."""
     if output.startswith('{"output":'):
         try:
             value = orjson.loads(output).get("output")
@@ -145,7 +158,7 @@ def shown_of(output: str) -> str:
 
 
 def whole_of(printed: object, output: object) -> Blob | None:
-    """What a command printed, where that is more than the model was shown."""
+    """Return everything that a command printed, where that is more than the model was shown."""
     if type(printed) is not str or not printed:
         return None
     shown = shown_of(output) if type(output) is str else ""
@@ -155,7 +168,7 @@ def whole_of(printed: object, output: object) -> Blob | None:
 
 
 def changes_of(changes: object) -> tuple[Change, ...]:
-    """Files whose contents the record holds. Of an update it holds the difference alone."""
+    """Return the files whose contents the record contains. Of an update it contains only the difference."""
     if type(changes) is not dict:
         return ()
     found: list[Change] = []
@@ -172,7 +185,7 @@ def changes_of(changes: object) -> tuple[Change, ...]:
 
 
 def child_of(output: object) -> str | None:
-    """The thread that a call began."""
+    """Return the thread that a call began, or None."""
     if type(output) is not str or not output.startswith("{"):
         return None
     try:

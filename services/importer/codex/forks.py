@@ -11,12 +11,13 @@ from services.importer.model import Parent
 _TIME_ORDERED_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}\Z")
 _ANY_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 COPIED_WITHIN_MS = 10
-"""A copy is written at once: no model answers that fast."""
+"""A copy is written at once. No model answers that fast."""
 GAPS_MAX = 10_000
+"""Gaps that are remembered; a file may have as many as it has lines."""
 
 
 def parent_of(meta: Mapping[str, Any], copied_from: str | None) -> Parent | None:
-    """`copied_from`: the session whose own meta follows this one."""
+    """Return where the thread comes from, or None. `copied_from` is the session whose own meta follows this one."""
     spawner = _spawner(meta)
     if spawner is not None:
         return Parent(spawner, "child", is_copied=copied_from is not None)
@@ -31,6 +32,7 @@ def parent_of(meta: Mapping[str, Any], copied_from: str | None) -> Parent | None
 
 
 def _spawner(meta: Mapping[str, Any]) -> str | None:
+    """Return the thread that began this one as its child, or None."""
     source = meta.get("source")
     subagent = source.get("subagent") if type(source) is dict else None
     spawn = subagent.get("thread_spawn") if type(subagent) is dict else None
@@ -39,8 +41,8 @@ def _spawner(meta: Mapping[str, Any]) -> str | None:
 
 
 def is_copy(turn: str | None, session: str, prompt: object, answer: object) -> bool | None:
-    """Whether a turn was copied from the parent. Ids that carry their time tell; else how fast the answer came. None:
-    neither does.
+    """Return whether a turn was copied from the parent. Ids that contain their time decide; otherwise how fast the
+    answer came. None: neither decides.
     """
     if turn is not None and _TIME_ORDERED_ID.match(turn) and _TIME_ORDERED_ID.match(session):
         return turn < session
@@ -51,13 +53,13 @@ def is_copy(turn: str | None, session: str, prompt: object, answer: object) -> b
 
 
 def id_in(name: str) -> str:
-    """A session's id out of its file's name, or the name."""
+    """Return the session's id from its file's name, or else the name."""
     found = _ANY_ID.findall(name)
     return found[-1] if found else name.rpartition("/")[2].removesuffix(".jsonl") or "unnamed"
 
 
 class Ordinals:
-    """Which ordinals have come, as the next one and the gaps before it."""
+    """The ordinals that have come are kept as the next one and the gaps before it."""
 
     def __init__(self) -> None:
         self._next = 0
@@ -65,7 +67,7 @@ class Ordinals:
         """In order."""
 
     def take(self, ordinal: int) -> bool:
-        """Whether it comes for the first time."""
+        """Return whether the ordinal comes for the first time."""
         if ordinal >= self._next:
             if ordinal > self._next and len(self._gaps) < GAPS_MAX:
                 self._gaps.append(range(self._next, ordinal))
@@ -81,9 +83,12 @@ class Ordinals:
 
     @property
     def end(self) -> int:
+        """Return the ordinal after the last one."""
         return self._next
 
     @property
     def missing(self) -> int:
-        """Gaps that no later record filled. What lies before the first record is a fork's parent."""
+        """Return the number of gaps that no later record filled. What lies before the first record is a fork's
+        parent.
+        """
         return len([gap for gap in self._gaps if gap.start > 0])

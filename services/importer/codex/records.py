@@ -47,7 +47,7 @@ _DATA_URL = re.compile(r"data:([A-Za-z0-9.+-]+/[A-Za-z0-9.+-]+);base64,")
 
 
 def milliseconds(timestamp: object) -> int | None:
-    """Of a time as RFC 3339 writes it."""
+    """Return milliseconds since 1970 for a time as RFC 3339 writes it, or None."""
     if type(timestamp) is not str:
         return None
     try:
@@ -59,16 +59,17 @@ def milliseconds(timestamp: object) -> int | None:
 
 
 def count(value: object) -> int | None:
+    """Return a number of tokens or milliseconds, or None where it is not one."""
     return value if type(value) is int and 0 <= value <= _TOKENS_MAX else None
 
 
 def word(value: object) -> str | None:
-    """A text that may stand for an id or a name."""
+    """Return a text that may be an id or a name, or None."""
     return value if type(value) is str and value else None
 
 
 def same(one: object, other: object) -> bool:
-    """Whether two values of records are equal; what is nested too deep to be compared is not."""
+    """Return whether two values of records are equal. Values that are nested too deep to compare are not."""
     try:
         return one == other
     except RecursionError:
@@ -76,6 +77,7 @@ def same(one: object, other: object) -> bool:
 
 
 def usage_of(counted: object) -> Usage | None:
+    """Return the tokens that a record counts, or None."""
     if type(counted) is not dict:
         return None
     return Usage(
@@ -87,6 +89,7 @@ def usage_of(counted: object) -> Usage | None:
 
 
 def plus(one: Usage | None, other: Usage | None) -> Usage | None:
+    """Return the sum of two counts, either of which may be missing."""
     if one is None or other is None:
         return one or other
     return Usage(
@@ -98,7 +101,9 @@ def plus(one: Usage | None, other: Usage | None) -> Usage | None:
 
 
 def texts_of(content: object) -> list[str]:
-    """Of a message's content, whatever its parts are called (`input_text`, `output_text`, `text`, `Text`)."""
+    """Return the texts of a message's content, whatever its parts are called (`input_text`, `output_text`, `text`,
+    `Text`).
+    """
     if type(content) is str:
         return [content] if content else []
     if type(content) is not list:
@@ -113,7 +118,9 @@ def texts_of(content: object) -> list[str]:
 
 
 def said_by_user(content: list[Any], kinds: object) -> tuple[list[str], list[str]]:
-    """Texts and addresses of images that a person gave; `kinds`: what each part is, where the version tells."""
+    """Return the texts and the addresses of images that a person gave. `kinds` says what each part is, where the
+    version records it.
+    """
     texts: list[str] = []
     images: list[str] = []
     told = kinds if type(kinds) is list and len(kinds) == len(content) else [None] * len(content)
@@ -129,7 +136,7 @@ def said_by_user(content: list[Any], kinds: object) -> tuple[list[str], list[str
 
 
 def injected_tag(text: str) -> str | None:
-    """The tag that encloses a whole message, or the heading that Codex gives to instructions."""
+    """Return the tag that encloses a whole message, or the heading that Codex gives to instructions, or None."""
     for prefix in _INJECTED_PREFIXES:
         if text.startswith(prefix):
             return prefix
@@ -140,11 +147,12 @@ def injected_tag(text: str) -> str | None:
 
 
 def is_known_injection(tag: str) -> bool:
+    """Return whether Codex is known to write such messages itself."""
     return tag in INJECTED_TAGS or tag in _INJECTED_PREFIXES
 
 
 def image_of(url: str) -> Blob | None:
-    """The bytes of a `data:` address."""
+    """Return the bytes of a `data:` address, or None."""
     head = _DATA_URL.match(url)
     if head is None:
         return None

@@ -27,10 +27,12 @@ from services.importer.lines import Line
 from services.importer.model import Compaction, Counts, Header, Origin, Piece, Title
 
 NORMALISER_VERSION = 1
+"""Goes up with every change of what the same file becomes. It is part of the source of every event."""
 
 COMPACTED_NOTICE = "Compact task completed"
-"""What 0.36 says in the model's place."""
+"""Codex 0.36 says this in the model's place after a compaction."""
 NOTHING_TO_KEEP_ITEMS = frozenset({"ghost_snapshot", "compaction", "compaction_summary", "context_compaction"})
+"""Types of items that a thread keeps nothing of."""
 NOTHING_TO_KEEP_EVENTS = frozenset(
     {
         "context_compacted",
@@ -45,12 +47,15 @@ NOTHING_TO_KEEP_EVENTS = frozenset(
         "web_search_end",
     }
 )
+"""Types of events that a thread keeps nothing of: other records say the same, or nobody needs it."""
 NOTHING_TO_KEEP_TURN_ITEMS = frozenset({"ContextCompaction", "ImageGeneration", "Plan", "WebSearch"})
+"""Types of items of a turn that a thread keeps nothing of."""
 ENDS_OF_CALLS = frozenset({"CommandExecution", "FileChange", "McpToolCall", "CollabAgentToolCall", "DynamicToolCall"})
+"""Types of items of a turn that tell how a call ended."""
 
 
 def normalise(lines: Iterable[Line], counts: Counts, *, companions: Companions) -> Iterator[Piece]:
-    """`lines` is read twice where a fork holds copies of its parent's turns."""
+    """Yield the pieces of a session. `lines` is read twice where a fork contains copies of its parent's turns."""
     thread = CodexThread(counts, companions.name)
     for line in lines:
         _take(thread, line)
@@ -61,6 +66,7 @@ def normalise(lines: Iterable[Line], counts: Counts, *, companions: Companions) 
 
 
 def _with_shared_turns(thread: CodexThread, lines: Iterable[Line], companions: Companions) -> Iterator[Piece]:
+    """Yield the pieces that are ready. A fork's header waits until it is known how many of its turns are copies."""
     pieces, thread.pieces = thread.pieces, []
     for piece in pieces:
         if isinstance(piece, Header) and piece.parent is not None and piece.parent.is_copied:
@@ -70,6 +76,7 @@ def _with_shared_turns(thread: CodexThread, lines: Iterable[Line], companions: C
 
 
 def _count_copied(lines: Iterable[Line], companions: Companions) -> int:
+    """Return how many turns were copied from the parent, by reading the file up to the first own turn."""
     thread = CodexThread(Counts(), companions.name)
     for line in lines:
         _take(thread, line)
@@ -85,6 +92,9 @@ def _count_copied(lines: Iterable[Line], companions: Companions) -> int:
 
 
 def _take(thread: CodexThread, line: Line) -> None:
+    """Take one line. Codex writes some records twice, with the same time or the same ordinal: only the first one
+    counts.
+    """
     record = line.record
     if record is None:
         thread.counts.bad_lines += 1
@@ -115,6 +125,7 @@ def _take(thread: CodexThread, line: Line) -> None:
 
 
 def _take_bare(thread: CodexThread, record: Payload, kind: object) -> None:
+    """Take a record without an envelope, as 0.29 writes them."""
     thread.stamp = thread.ordinal = None
     if type(kind) is str and kind in _ITEMS:
         _response_item(thread, record)
@@ -127,6 +138,7 @@ def _take_bare(thread: CodexThread, record: Payload, kind: object) -> None:
 
 
 def _turn_context(thread: CodexThread, context: Payload) -> None:
+    """A request to the model follows."""
     thread.take_context(word(context.get("model")), word(context.get("cwd")))
 
 
@@ -140,6 +152,7 @@ def _compacted(thread: CodexThread, payload: Payload) -> None:
 
 
 def _token_usage_record(thread: CodexThread, record: Payload) -> None:
+    """The provider's count for one response, from 0.171."""
     thread.id = thread.id or word(record.get("thread_id"))
     thread.count_response(record)
 
@@ -152,6 +165,7 @@ def _nothing(thread: CodexThread, payload: Payload) -> None:
 
 
 def _response_item(thread: CodexThread, item: Payload) -> None:
+    """An item is what the model is shown."""
     kind = item.get("type")
     handle = _ITEMS.get(kind) if type(kind) is str else None
     if handle is None:
@@ -175,6 +189,9 @@ def _message(thread: CodexThread, item: Payload) -> None:
 
 
 def _user_item(thread: CodexThread, item: Payload) -> None:
+    """A user's message may be a person's, or text that Codex put there for the model. Tags tell them apart; where the
+    version records what each part is, that decides.
+    """
     content = item.get("content")
     if type(content) is not list:
         content = [{"text": content}]
@@ -203,6 +220,7 @@ def _reasoning(thread: CodexThread, item: Payload) -> None:
 
 
 def _function_call(thread: CodexThread, item: Payload) -> None:
+    """The name gets its namespace, as the model sees it."""
     args, malformed = arguments_of(item.get("arguments"))
     name = word(item.get("name")) or "unnamed"
     namespace = word(item.get("namespace"))
@@ -241,7 +259,7 @@ def _image_generation_call(thread: CodexThread, item: Payload) -> None:
 
 
 def _settle_by_status(call: OpenCall, status: object) -> None:
-    """Of a call that the provider ran itself: no output follows."""
+    """Settle a call that the provider ran itself: no output follows."""
     if status == "completed":
         call.settled = End("succeeded")
     elif status == "failed":
@@ -261,6 +279,7 @@ def _turn_of(item: Payload) -> str | None:
 
 
 def _event(thread: CodexThread, event: Payload) -> None:
+    """An event is what a person is shown. It often repeats an item."""
     kind = event.get("type")
     handle = _EVENTS.get(kind) if type(kind) is str else None
     if handle is not None:
@@ -279,6 +298,7 @@ def _user_message(thread: CodexThread, event: Payload) -> None:
 
 
 def _agent_message(thread: CodexThread, event: Payload) -> None:
+    """Add the model's text, unless it is only the notice after a compaction."""
     text = word(event.get("message"))
     last = thread.turn.pieces[-1] if thread.turn is not None and thread.turn.pieces else None
     if text is not None and not (text == COMPACTED_NOTICE and isinstance(last, Compaction)):
@@ -291,6 +311,7 @@ def _agent_reasoning(thread: CodexThread, event: Payload) -> None:
 
 
 def _item_completed(thread: CodexThread, event: Payload) -> None:
+    """From 0.118 on, an item of a turn tells its end: texts, reasoning, and how calls ended."""
     item = event.get("item")
     kind = item.get("type") if type(item) is dict else None
     if type(item) is not dict or type(kind) is not str:
@@ -314,6 +335,7 @@ def _item_completed(thread: CodexThread, event: Payload) -> None:
 
 
 def _say(thread: CodexThread, kind: Literal["text", "reasoning"], texts: list[str], turn: str | None) -> None:
+    """Add the model's texts to its step. The step recognises those that an item told already."""
     step = thread.model_speaks(turn) if texts else None
     if step is not None:
         for text in texts:
@@ -350,6 +372,7 @@ def _thread_rolled_back(thread: CodexThread, event: Payload) -> None:
 
 
 def _task_started(thread: CodexThread, event: Payload) -> None:
+    """A turn begins. Some versions write the record twice."""
     thread.has_tasks = True
     named = word(event.get("turn_id"))
     if named is not None and thread.has_begun(named):
@@ -360,6 +383,7 @@ def _task_started(thread: CodexThread, event: Payload) -> None:
 
 
 def _task_complete(thread: CodexThread, event: Payload) -> None:
+    """A turn ends. Without an answer it has failed, whatever the record says."""
     turn = _ending(thread, event)
     if turn is None:
         return
@@ -385,6 +409,7 @@ def _turn_aborted(thread: CodexThread, event: Payload) -> None:
 
 
 def _ending(thread: CodexThread, event: Payload) -> OpenTurn | None:
+    """Return the turn that the record ends, or None where it speaks of another one."""
     named = word(event.get("turn_id"))
     turn = thread.turn
     if turn is None or (named is not None and turn.id is not None and named != turn.id):
@@ -394,6 +419,7 @@ def _ending(thread: CodexThread, event: Payload) -> OpenTurn | None:
 
 
 def _failure(error: Payload) -> Failure:
+    """Return the error of a record, with its class where it has one."""
     kind = error.get("codex_error_info")
     if type(kind) is dict:
         kind = next(iter(kind), None)

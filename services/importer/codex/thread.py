@@ -12,7 +12,7 @@ Payload: TypeAlias = dict[str, Any]
 
 
 class CodexThread:
-    """What is known of a thread after the records so far. `pieces` are to be taken from it."""
+    """A thread as far as its records have been read. It holds one turn. Take its `pieces` from it."""
 
     def __init__(self, counts: Counts, name: str) -> None:
         self.counts = counts
@@ -20,12 +20,12 @@ class CodexThread:
         self.line = 0
         self.stamp: object = None
         self.ordinal: int | None = None
-        """Of the record that is being read, like `line` and `stamp`."""
+        """Ordinal of the record that is being read; `line` and `stamp` are its line and time."""
         self.previous: object = None
         self.ordinals = Ordinals()
         self.turn: OpenTurn | None = None
         self.id: str | None = None
-        """As records other than the first tell it."""
+        """The id that records other than the first tell."""
         self.has_tasks = False
         """Whether its version records where turns begin and end."""
         self.copied_turns = 0
@@ -46,7 +46,7 @@ class CodexThread:
         """Ids of turns that are over."""
         self._sources: set[str] = set()
         self._prompts: set[int] = set()
-        """Of turns with ids."""
+        """Hashes of the prompts of turns with ids."""
         self._call_ids: set[str] = set()
         self._totals: object = None
         self._pending: Usage | None = None
@@ -57,6 +57,9 @@ class CodexThread:
     # The thread
 
     def take_meta(self, meta: Payload) -> None:
+        """Take the record that names the session. A second one, of another session, shows that turns were copied from
+        there.
+        """
         source = word(meta.get("id"))
         if source is None:
             self.counts.pass_over("session_meta without an id")
@@ -69,7 +72,7 @@ class CodexThread:
                 self._copied_from = source
 
     def take_context(self, model: str | None, cwd: str | None) -> None:
-        """The next request is about to be made."""
+        """Note that the next request is about to be made: what the model says from here is of another response."""
         self._model = model or self._model
         self._first_model = self._first_model or self._model
         self._first_cwd = self._first_cwd or cwd
@@ -79,11 +82,13 @@ class CodexThread:
             self.turn.last_input = None
 
     def begin(self) -> None:
+        """Add the header, once."""
         if not self._is_begun:
             self._is_begun = True
             self.pieces.append(self.header(0))
 
     def header(self, shared_turns: int) -> Header:
+        """Return the header. `shared_turns` is how many of the turns that follow are the parent's."""
         meta = self._meta or {}
         return Header(
             tool="codex",
@@ -98,7 +103,7 @@ class CodexThread:
         )
 
     def end(self) -> None:
-        """The file ends here."""
+        """End the file: the turn that is open may be continued in a longer snapshot."""
         for _ in range(self.ordinals.missing):
             self.counts.pass_over("a gap in the ordinals")
         self.counts.ordinals_end = self.ordinals.end
@@ -115,6 +120,7 @@ class CodexThread:
     # Turns
 
     def open_turn(self, named: str | None, *, by_task: bool, inferred: str | None) -> OpenTurn:
+        """Open a turn. `named` is the id that the file gives it; without one it is numbered."""
         self._turns_begun += 1
         source = named or f"turn/{self._turns_begun}"
         if source in self._sources:
@@ -124,10 +130,11 @@ class CodexThread:
         return self.turn
 
     def has_begun(self, named: str) -> bool:
+        """Return whether the turn is open or over."""
         return named in self._over or (self.turn is not None and self.turn.id == named)
 
     def close_without_record(self, note: str, *, is_open: bool) -> None:
-        """Ends the turn that is open, if there is one."""
+        """End the turn that is open, if there is one, and conclude its outcome."""
         turn = self.turn
         if turn is None:
             return
@@ -148,6 +155,7 @@ class CodexThread:
         is_open: bool = False,
         is_recorded: bool = True,
     ) -> None:
+        """End the turn. `is_recorded`: whether a record tells the end."""
         self.turn = None
         if turn.id is not None:
             self._over.add(turn.id)
@@ -173,6 +181,7 @@ class CodexThread:
         )
 
     def roll_back(self, turns: int) -> None:
+        """Take the last turns out of the context."""
         self.close_without_record("rolled back after it", is_open=False)
         turns = min(turns, self._live_turns)
         if turns:
@@ -180,7 +189,7 @@ class CodexThread:
             self.pieces.append(Rollback(turns, Origin(self.line), milliseconds(self.stamp)))
 
     def _note_copy(self, turn: OpenTurn) -> None:
-        """Counts the turns up to the last one that is a copy."""
+        """Count the turns up to the last one that is a copy."""
         parent = self._parent()
         if parent is None or not parent.is_copied or self.has_own_turns:
             return
@@ -192,12 +201,12 @@ class CodexThread:
     # What the model says
 
     def seal(self) -> None:
-        """What the model says next is of another response."""
+        """Note that what the model says next is of another response."""
         if self.turn is not None and self.turn.step is not None:
             self.turn.step.is_sealed = True
 
     def model_speaks(self, named: str | None) -> OpenStep | None:
-        """The step of what the model says; None for what belongs to a turn that is over."""
+        """Return the step of what the model says; None for what belongs to a turn that is over."""
         turn = self.turn
         if turn is None:
             if named is not None and named in self._over:
@@ -223,6 +232,9 @@ class CodexThread:
     def call(
         self, item: Payload, named: str | None, tool: str, args: Payload, malformed: str | None = None
     ) -> OpenCall | None:
+        """Add a call to the model's step. A call that the file repeats is counted and left out; another call with the
+        same id gets a name of its own.
+        """
         step = self.model_speaks(named)
         turn = self.turn
         if step is None or turn is None:
@@ -244,6 +256,7 @@ class CodexThread:
         return call
 
     def output(self, item: Payload) -> None:
+        """Add the result of a call."""
         turn = self.turn
         call_id = word(item.get("call_id"))
         call = turn.calls.get(call_id) if turn is not None and call_id is not None else None
@@ -255,7 +268,9 @@ class CodexThread:
         turn.last_stamp, turn.last_input = self.stamp, None
 
     def end_call(self, item: Payload, call_id: str | None, event: Payload, kind: str) -> None:
-        """What is told of a call's end beside its output."""
+        """Add what is told of a call's end beside its output. A command that a script ran has no call of its own: it is
+        kept with the script.
+        """
         turn = self.turn
         call = turn.calls.get(call_id) if turn is not None and call_id is not None else None
         if call is not None:
@@ -271,6 +286,7 @@ class CodexThread:
             self.counts.pass_over(f"{kind} without its call")
 
     def compact(self, message: str, response_id: object, history: object) -> None:
+        """Add a summary. Where the file has none, what the context kept stands for it."""
         note = None
         if not message:
             message, note = _retained(history), "what the context kept, for want of a summary"
@@ -293,7 +309,9 @@ class CodexThread:
     # Tokens
 
     def count_totals(self, info: object) -> None:
-        """`token_count` comes before a response, after it, or both: its totals tell whether one was counted."""
+        """Count the tokens of `token_count`, which comes before a response, after it, or both. Its totals show whether
+        a response was counted before.
+        """
         totals = info.get("total_token_usage") if type(info) is dict else None
         if type(info) is not dict or totals is None or same(totals, self._totals) or self._usage_by_records:
             self._totals = totals or self._totals
@@ -313,7 +331,7 @@ class CodexThread:
         step.is_sealed = step.has_items
 
     def count_response(self, record: Payload) -> None:
-        """`token_usage_record` comes after each response."""
+        """Count the tokens of `token_usage_record`, which comes after each response."""
         usage = usage_of(record.get("usage"))
         turn = self.turn
         named = word(record.get("turn_id"))
@@ -327,6 +345,7 @@ class CodexThread:
         step.usage, step.response_id, step.is_sealed = usage, word(record.get("response_id")), True
 
     def _take_pending(self) -> Usage | None:
+        """Return the tokens of a response whose items were still to come, and forget them."""
         pending, self._pending = self._pending, None
         return pending
 
@@ -335,7 +354,9 @@ class CodexThread:
     def prompt(
         self, texts: list[str], images: list[str], source_id: str | None, named: str | None, *, by_item: bool
     ) -> None:
-        """A person's text, of which an event and an item tell. `named`: the id of its turn."""
+        """Add a person's text, which both an event and an item may tell. `named` is the id of its turn. In a turn in
+        which the model has spoken it is steering.
+        """
         turn = self.turn
         last = turn.last_input if turn is not None else None
         if last is not None and last.is_twin(texts, images, by_item=by_item):
@@ -359,6 +380,7 @@ class CodexThread:
             turn.inputs.append(given)
 
     def _turn_for_prompt(self, turn: OpenTurn | None, named: str | None) -> OpenTurn:
+        """Return the turn that the prompt belongs to: the open one, or another one that begins with it."""
         if turn is not None:
             if turn.by_task and (named is None or turn.id is None or named == turn.id):
                 return turn
@@ -369,6 +391,7 @@ class CodexThread:
 
 
 def _retained(history: object) -> str:
+    """Return what the context kept after a compaction, as text."""
     kept: list[str] = []
     for item in history if type(history) is list else []:
         if type(item) is dict and item.get("role") in ("user", "assistant"):

@@ -19,7 +19,9 @@ from services.importer.model import Turn as TurnPiece
 INSIDE_MAX = 1000
 """Commands of one script that are kept."""
 TWINS_MAX = 100
-"""Texts, and running calls, among which the other half of what is told twice is looked for: they stand close by."""
+"""Texts, and running calls, among which the second telling of something is searched. Both tellings are close to each
+other.
+"""
 _NOT_KEPT_INSIDE = frozenset({"parsed_cmd", "process_id"})
 _PLAN_STATUS: dict[str | None, Literal["pending", "running", "succeeded"]] = {
     "pending": "pending",
@@ -31,7 +33,7 @@ _ITEM_ENDS: dict[str | None, CallEnd] = {"failed": "failed", "declined": "denied
 
 @dataclass(slots=True)
 class Said:
-    """A text of the model, or its reasoning."""
+    """The model said this, or thought it."""
 
     kind: Literal["text", "reasoning"]
     text: str
@@ -41,6 +43,8 @@ class Said:
 
 @dataclass(slots=True)
 class OpenCall:
+    """A call, as far as it is known."""
+
     step: "OpenStep"
     source_id: str
     call_id: str
@@ -54,19 +58,20 @@ class OpenCall:
     output_line: int | None = None
     output_stamp: object = None
     item: dict[str, Any] | None = None
-    """What an item or event of its end tells, beside the output."""
+    """What an item or event tells of its end, beside the output."""
     started_ms: int | None = None
     ended_ms: int | None = None
     settled: End | None = None
-    """Where its own record tells the end, and no output follows."""
+    """The end, where its own record tells it and no output follows."""
     whole: Blob | None = None
     changes: tuple[Change, ...] = ()
     child: str | None = None
     inside: list[JsonValue] = field(default_factory=list)
-    """Commands that ran in it and that have no call of their own."""
+    """Commands that ran in it and have no call of their own."""
 
     @property
     def has_ended(self) -> bool:
+        """Return whether its end is known."""
         return self.output_line is not None or self.settled is not None
 
     def piece(self) -> Call:
@@ -93,6 +98,7 @@ class OpenCall:
         )
 
     def _end(self) -> End:
+        """Return how it ended: its output decides, and an item where the output says nothing."""
         if self.output_line is None:
             return self.settled or End("unknown", None, "no result of it is recorded")
         end = end_of_output(self.tool, self.output)
@@ -102,13 +108,14 @@ class OpenCall:
         return End(told)
 
     def _whole(self) -> Blob | None:
+        """Return what the file keeps beyond what the model was shown."""
         if self.whole is not None or not self.inside:
             return self.whole
         lines = b"".join(orjson.dumps(command) + b"\n" for command in self.inside)
         return Blob(lines, "application/x-ndjson", "commands.jsonl")
 
     def take_item(self, item: dict[str, Any]) -> None:
-        """What `item_completed`, or an event of its end, tells of it."""
+        """Take what `item_completed`, or an event of its end, tells."""
         self.item = item
         printed = item.get("aggregated_output")
         if printed is not None:
@@ -120,7 +127,9 @@ class OpenCall:
             self.child = word(receivers[0])
 
     def take_inside(self, item: dict[str, Any]) -> None:
-        """What ran in it has no result that the model was shown: it is kept beside its own."""
+        """Take a command that ran in it. The model was shown no result of its own, so it is kept beside the
+        script's.
+        """
         if len(self.inside) < INSIDE_MAX:
             self.inside.append(sanitize_json({name: item[name] for name in item if name not in _NOT_KEPT_INSIDE}))
             if item.get("status") == "completed":
@@ -134,6 +143,8 @@ class OpenCall:
 
 @dataclass(slots=True)
 class OpenStep:
+    """A response of the model, as far as it is known."""
+
     line: int
     stamp: object
     model: str | None
@@ -142,13 +153,14 @@ class OpenStep:
     usage: Usage | None = None
     response_id: str | None = None
     is_sealed: bool = False
-    """Its response is over: what the model says next is of another one."""
+    """Whether its response is over: what the model says next is of another one."""
     is_answered: bool = False
-    """A result of one of its calls has come."""
+    """Whether a result of one of its calls has come."""
     has_items: bool = False
-    """Not events alone."""
+    """Whether items tell of it, and not events alone."""
 
     def say(self, kind: Literal["text", "reasoning"], text: str, *, by_item: bool) -> None:
+        """Add a text, unless its other telling is there already."""
         for said in self.said[-TWINS_MAX:]:
             if said.kind == kind and said.text == text and not (said.by_item if by_item else said.by_event):
                 said.by_item, said.by_event = said.by_item or by_item, said.by_event or not by_item
@@ -161,7 +173,7 @@ class OpenStep:
         return "\n".join([said.text for said in self.said if said.kind == "text"])
 
     def ends_turn(self) -> bool:
-        """Whether it is an answer after which the model had nothing more to do."""
+        """Return whether it is an answer after which the model had nothing more to do."""
         return not self.calls and any(said.kind == "text" and said.by_item for said in self.said)
 
     def piece(self, source_id: str) -> StepPiece:
@@ -185,6 +197,8 @@ class OpenStep:
 
 @dataclass(slots=True)
 class OpenInput:
+    """An input, as far as it is known."""
+
     source_id: str | None
     texts: list[str]
     images: list[str]
@@ -195,12 +209,14 @@ class OpenInput:
     steers: bool = False
 
     def is_twin(self, texts: list[str], images: list[str], *, by_item: bool) -> bool:
+        """Return whether this is the other telling of the same input: one by an event, one by an item."""
         if self.by_item if by_item else self.by_event:
             return False
         mine, other = "\n".join(self.texts), "\n".join(texts)
         return mine == other or bool((self.images or images) and (mine in other or other in mine))
 
     def merge(self, source_id: str | None, texts: list[str], images: list[str], *, by_item: bool) -> None:
+        """Merge the other telling. An item's id and words are the better ones."""
         self.source_id = self.source_id or source_id
         if by_item:
             self.source_id = source_id or self.source_id
@@ -208,7 +224,7 @@ class OpenInput:
         self.by_item, self.by_event = self.by_item or by_item, self.by_event or not by_item
 
     def piece(self, number: int, turn: "OpenTurn") -> Input:
-        """`number`: its place among those of its turn."""
+        """Return the input. `number` is its place among those of its turn."""
         source_id = f"{turn.source_id}/input/{number}"
         if turn.id is None:
             # Its place alone would name another prompt in a fork, whose own turns take the place of its parent's.
@@ -233,43 +249,49 @@ class OpenInput:
 
 @dataclass(slots=True)
 class OpenTurn:
+    """A turn, as far as it is known."""
+
     source_id: str
     id: str | None
     line: int
     stamp: object
     ordinal: int | None
     by_task: bool
-    """Its records tell where it begins and ends, so that a prompt within it steers it."""
+    """Whether records tell where it begins and ends. Then a prompt within it is steering."""
     inferred: str | None = None
     inputs: list[OpenInput] = field(default_factory=list)
     pieces: list[OpenStep | Compaction | OpenInput] = field(default_factory=list)
     calls: dict[str, OpenCall] = field(default_factory=dict)
     last_input: OpenInput | None = None
-    """Whose twin may still come."""
+    """The last input, as long as its second telling may still come."""
     step: OpenStep | None = None
     has_steps: bool = False
     first_answer: object = None
-    """When the model first said something."""
+    """Time at which the model first said something."""
     last_stamp: object = None
     requests: int = 0
-    """To the model, since it last answered."""
+    """Requests to the model since it last answered."""
     error: Failure | None = None
     error_line: int = 0
     calls_again: int = 0
     """Calls whose id another one had before."""
 
     def fail(self, error: Failure, line: int) -> None:
+        """Note the error of a request."""
         self.error, self.error_line = error, line
 
     def is_nothing(self) -> bool:
+        """Return whether nothing happened in it."""
         return not self.inputs and not self.pieces and self.error is None
 
     def may_be_compaction(self) -> bool:
-        """Whether a summary may be all that is being made: without a prompt, and one response that calls nothing."""
+        """Return whether it may turn out to be only a summary: it has no prompt, and one response without calls."""
         return self.by_task and not self.inputs and not self.calls and len(self.pieces) == 1 and self.error is None
 
     def take_first_compactions(self) -> list[Compaction]:
-        """Those before its prompt: one for want of room, or one that a person asked for and that is all of the turn."""
+        """Return the summaries before its prompt: one for lack of room, or one that a person asked for and that is all
+        of the turn.
+        """
         found: list[Compaction] = []
         asked = self.inputs[0].line if self.inputs else None
         is_all = asked is None and all(isinstance(piece, Compaction) for piece in self.pieces)
@@ -282,7 +304,9 @@ class OpenTurn:
         return found
 
     def script(self) -> OpenCall | None:
-        """The call in which a command without a call of its own ran: one that still runs, else the last one."""
+        """Return the call in which a command without a call of its own ran: one that still runs, otherwise the last
+        one.
+        """
         last = list(islice(reversed(self.calls.values()), TWINS_MAX))
         return next((call for call in last if not call.has_ended), last[0] if last else None)
 
@@ -290,7 +314,9 @@ class OpenTurn:
         return next((piece for piece in reversed(self.pieces) if isinstance(piece, OpenStep)), None)
 
     def take_back_summary(self, message: str, response_id: object) -> tuple[str, Usage | None]:
-        """A summary is also there as an answer of the model's: that step leaves the turn."""
+        """Return the summary and its tokens. A summary is also there as an answer of the model: that step leaves the
+        turn.
+        """
         step = self.step
         if step is None or step.calls or not self.pieces or self.pieces[-1] is not step:
             return message, None
@@ -304,7 +330,7 @@ class OpenTurn:
         return text or message, step.usage
 
     def conclude(self, usage_is_counted: bool) -> tuple[TurnOutcome, str]:
-        """What became of it, where no record tells."""
+        """Return what became of the turn, and why that is concluded, where no record tells."""
         step = self.last_step()
         if self.error is not None:
             return "failed", "an error was its last record"
@@ -358,7 +384,7 @@ class OpenTurn:
         )
 
     def add_usage(self, usage: Usage, line: int, stamp: object) -> None:
-        """Of a response that left nothing else."""
+        """Add the tokens of a response that left nothing else."""
         step = self.last_step()
         if step is None or step.usage is not None:
             step = OpenStep(line, stamp, None)
@@ -367,7 +393,7 @@ class OpenTurn:
 
 
 def _plans(step: OpenStep) -> list[Plan]:
-    """The plans that its calls wrote, in the order in which they did."""
+    """Return the plans that its calls wrote, in order."""
     found: list[Plan] = []
     for call in step.calls:
         if call.tool.rpartition(".")[2] != "update_plan" or call.output_line is None:
@@ -386,5 +412,5 @@ def _plans(step: OpenStep) -> list[Plan]:
 
 
 def times_of(event: dict[str, Any]) -> tuple[int | None, int | None]:
-    """When an item of a turn began and ended."""
+    """Return when an item of a turn began and ended."""
     return count(event.get("started_at_ms")), count(event.get("completed_at_ms"))

@@ -375,7 +375,7 @@ def test_a_message_of_several_lines_is_one_step_with_the_tokens_of_its_last() ->
     script.call("call-1", message="m1", command="a")
     script.result("call-1")
     script.answer(
-        "Companions it.", message="m1", stop="tool_use",
+        "Beside it.", message="m1", stop="tool_use",
         body={"usage": {"input_tokens": 3, "cache_read_input_tokens": 4, "cache_creation_input_tokens": 5,
                         "output_tokens": 6, "output_tokens_details": {"thinking_tokens": 2}}},
     )  # fmt: skip
@@ -383,7 +383,7 @@ def test_a_message_of_several_lines_is_one_step_with_the_tokens_of_its_last() ->
     first, second = one_turn(script).pieces
     assert isinstance(first, Step)
     assert isinstance(second, Step)
-    assert [item.text for item in first.items] == ["Hm.", "Companions it."]
+    assert [item.text for item in first.items] == ["Hm.", "Beside it."]
     assert [call.end for call in first.calls] == ["succeeded"]
     assert (first.source_id, first.response_id, first.model) == ("u2", "m1", "claude-test-1")
     assert first.usage is not None
