@@ -10,6 +10,7 @@ import orjson
 import pytest
 
 from services.chassis.log.port import Incoming
+from services.projector.columns import MERGED, THREAD_STATES, THREADS
 from services.projector.generations.change_statements import CHANGE
 from services.projector.generations.database import connect
 from services.projector.generations.errors import FenceError, StoreAwayError
@@ -23,7 +24,6 @@ from services.projector.generations.generations import (
 from services.projector.generations.postgres_store import PostgresStore
 from services.projector.generations.store import Span
 from services.projector.projections.batch import Batch
-from services.projector.projections.columns import MERGED, THREAD_STATES, THREADS
 from tests.support.recorded.histories import (
     USER,
     History,

@@ -8,7 +8,7 @@ against a real generation.
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from services.projector.projections.columns import MERGED, THREAD_STATES, THREADS, ViewTable
+from services.projector.columns import MERGED, THREAD_STATES, THREADS, ViewTable
 
 _RESERVED: Final = frozenset({"offset", "partition"})
 """Names that SQL uses itself: they are quoted."""

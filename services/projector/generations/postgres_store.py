@@ -16,6 +16,7 @@ from schemas.errors import Fault
 from schemas.ids import TenantId, ThreadId, ThreadKey
 from schemas.state import FOLD_VERSION, load_state
 from services.chassis.postgres.sql_files import SqlFiles
+from services.projector.columns import MERGED, THREAD_STATES, THREADS
 from services.projector.generations.change_statements import CHANGE, parameters_of
 from services.projector.generations.database import AWAY, GONE, Link, columns_of, connect
 from services.projector.generations.errors import GenerationGoneError, RowRefusedError, StoreAwayError, StoredPosition
@@ -24,7 +25,6 @@ from services.projector.generations.store import Claim, Generation, Span, fence_
 from services.projector.projections import artifacts, dead_letters, events, usage
 from services.projector.projections.batch import Batch, Kept
 from services.projector.projections.changes import ItemsCompacted, ItemsRewound
-from services.projector.projections.columns import MERGED, THREAD_STATES, THREADS
 from services.projector.projections.rows import Rows
 from services.projector.settings import ProjectorSettings
 

@@ -5,15 +5,15 @@ value that is not None wins, in memory as in SQL (`coalesce(changed, stored)`). 
 written in full with every change of its row (`threads`), and has no changes that leave it out.
 """
 
-from typing import Literal, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import pydantic_core
 
 from schemas.codec import Record
 from schemas.state import ThreadState
 from schemas.thread import Verdict
+from services.projector.columns import Table
 
-Table = Literal["turns", "steps", "tool_calls", "items", "plans", "tasks"]
 Key: TypeAlias = tuple[str | int, ...]
 """The primary key, in its order: tenant and thread first."""
 Columns: TypeAlias = dict[str, object]

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import assert_never
 
+from services.projector.columns import MERGED, Table
 from services.projector.projections.changes import (
     CallItemEdited,
     Change,
@@ -13,9 +14,7 @@ from services.projector.projections.changes import (
     ItemsRewound,
     Key,
     NewRow,
-    Table,
 )
-from services.projector.projections.columns import MERGED
 
 
 def _per_table() -> dict[Table, dict[Key, Columns]]:

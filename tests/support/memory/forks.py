@@ -9,8 +9,8 @@ from pydantic import JsonValue
 from schemas.ids import EventId, ThreadKey
 from services.chassis.threads.contexts import PARENTS_MAX
 from services.ingest.commands.forks import ForkAt, FoundPoint, MadeFork
+from services.projector.columns import THREADS
 from services.projector.projections import events
-from services.projector.projections.columns import THREADS
 from tests.support.memory.tables import EVENT_DATA, EVENT_TYPE, Tables
 
 _CHAIN, _EFFECT = events.COLUMNS.index("chain"), events.COLUMNS.index("effect")

@@ -12,12 +12,12 @@ import orjson
 
 from schemas.ids import TenantId, ThreadId, ThreadKey
 from schemas.state import ThreadState
+from services.projector.columns import MERGED, THREADS
 from services.projector.generations.errors import RowRefusedError, StoredPosition
 from services.projector.generations.store import Claim, Span, fence_error
 from services.projector.projections import artifacts, events, usage
 from services.projector.projections.batch import Batch, Kept
 from services.projector.projections.changes import ItemsCompacted, ItemsRewound
-from services.projector.projections.columns import MERGED, THREADS
 from services.projector.projections.rows import Rows
 
 SHOWN_MAX: Final = 200

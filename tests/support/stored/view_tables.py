@@ -12,8 +12,8 @@ import orjson
 from schemas.ids import ThreadKey
 from schemas.state import dump_state, load_state
 from services.chassis.log.port import Incoming
+from services.projector.columns import MERGED, THREAD_STATES, THREADS
 from services.projector.projections import artifacts, dead_letters, events, usage
-from services.projector.projections.columns import MERGED, THREAD_STATES, THREADS
 from tests.support.memory.tables import TABLES, StateRow, Tables
 from tests.support.stored.views_equal import Fold, decode_incoming
 

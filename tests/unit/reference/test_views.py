@@ -1,9 +1,9 @@
 from pathlib import Path
 
 from reference.views import reference
+from services.projector.columns import MERGED, THREAD_STATES, THREADS
 from services.projector.generations.generations import TABLES
 from services.projector.projections import artifacts, dead_letters, events, usage
-from services.projector.projections.columns import MERGED, THREAD_STATES, THREADS
 
 DOCS = Path(__file__).parents[3] / "docs" / "views.md"
 

@@ -1,7 +1,7 @@
 """The statements that are made of the declared columns, written out where they are not plain."""
 
+from services.projector.columns import MERGED, view_table
 from services.projector.generations.change_statements import CHANGE, change_statement, parameters_of
-from services.projector.projections.columns import MERGED, view_table
 
 
 def test_a_statement_replaces_some_columns_and_leaves_others_where_nothing_is_given() -> None:

@@ -5,9 +5,9 @@ import pytest
 from schemas.codec import decode
 from schemas.ids import TenantId, ThreadId, ThreadKey
 from services.chassis.log.port import Incoming
+from services.projector.columns import MERGED, THREADS
 from services.projector.projections import batch as batch_module
 from services.projector.projections.batch import Batch, Kept, Refused
-from services.projector.projections.columns import MERGED, THREADS
 from tests.support.recorded.bad_records import bad_records
 from tests.support.recorded.histories import KEY, RUNTIME, USER, History, created, submitted, turn_recovered
 from tests.support.recorded.plans import planned

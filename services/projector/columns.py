@@ -15,9 +15,10 @@ Views whose rows never change (`events`, `usage`, `artifacts`, `dead_letters`) n
 """
 
 from collections.abc import Mapping
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
-from services.projector.projections.changes import Table
+Table = Literal["turns", "steps", "tool_calls", "items", "plans", "tasks"]
+"""A view whose rows change column by column, so that changes of a row can be merged."""
 
 
 class ViewTable(NamedTuple):

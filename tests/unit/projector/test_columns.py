@@ -4,9 +4,9 @@ import re
 
 import pytest
 
+from services.projector.columns import MERGED, THREAD_STATES, THREADS, ViewTable, view_table
 from services.projector.generations.generations import FOLDER, TABLES
 from services.projector.projections import artifacts, dead_letters, events, usage
-from services.projector.projections.columns import MERGED, THREAD_STATES, THREADS, ViewTable, view_table
 
 _TABLE = re.compile(r"^create table (\w+) \(\n(.*?)\n\)", re.MULTILINE | re.DOTALL)
 _COLUMN = re.compile(r'^    "?(\w+)"? ([a-z]+(?:\[\])?)(?: not null)?,$', re.MULTILINE)
