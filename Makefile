@@ -4,11 +4,13 @@
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
+# Tests show how far they are in parts of their time; pytest's own count would say something else.
+CLASSIC := -o console_output_style=classic
 DEMO_MODEL := .cache/demo-model
 LOCK = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --custom-compile-command "make lock"
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check format lint types imports unit test fuzz simulate chaos rebuild-proof bench demo demo-model lock env-example clean
+.PHONY: help setup check format lint types imports unit test proof fuzz simulate chaos rebuild-proof bench demo demo-model lock env-example clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -56,7 +58,12 @@ format: $(INSTALLED) ## formats, and repairs what the linter can repair
 	$(BIN)/ruff check --fix .
 
 test: $(INSTALLED) ## all tests, on Apache Kafka and Postgres; they are started unless THREADLOG_TEST_KAFKA, THREADLOG_TEST_POSTGRES name some
-	THREADLOG_HYPOTHESIS_PROFILE=test $(BIN)/pytest -n 2 $(if $(WITHOUT),--ignore=$(WITHOUT)) tests
+	THREADLOG_HYPOTHESIS_PROFILE=test $(BIN)/pytest -n 2 $(CLASSIC) $(WITHOUT:%=--ignore=%) $(if $(WRITE_DURATIONS),--write-durations) tests
+
+proof: $(INSTALLED) ## what is deep by nature, for the night: thousands of examples and new seeds, all planted faults, long chaos, 200,000 records rebuilt; SHORT=1 for minutes of it
+	THREADLOG_HYPOTHESIS_PROFILE=proof$(if $(SHORT),-short) $(BIN)/pytest -n 2 $(CLASSIC) tests/property tests/simulation
+	$(if $(SHORT),,$(BIN)/python -m tests.chaos --seconds $(or $(SECONDS),300))
+	$(if $(SHORT),,$(BIN)/python -m tests.proof --records $(or $(RECORDS),200000))
 
 fuzz: $(INSTALLED) ## property tests in rounds of new examples, until one fails or you stop it
 	while THREADLOG_HYPOTHESIS_PROFILE=fuzz $(BIN)/pytest -q -n 2 --timeout 0 tests/property tests/simulation; do :; done

@@ -13,6 +13,7 @@ import os
 import socket
 import sys
 import tempfile
+from collections import defaultdict
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,10 @@ from xdist.scheduler import LoadScopeScheduling
 
 from services.cli.local.embedded import Running
 from tests.support.processes.services import NoKafkaError, choose_kafka, database, kafka, postgres
+from tests.support.running.depth import DEPTHS
+from tests.support.running.durations import Durations, file_of
+from tests.support.running.order import is_unit_test, rank, units_in_order
+from tests.support.running.progress import Progress
 
 TESTS = Path(__file__).parent
 WITHOUT_SERVICES = (TESTS / "unit", TESTS / "property", TESTS / "simulation")
@@ -55,13 +60,12 @@ rightly names the record that `test_bad_input.py` gives a wrong hash, and `threa
 other systems name, whose artifacts are in folders of their own.
 """
 
-# `make check` is quick, `make test` goes deep, `make fuzz` runs rounds of the last until it is stopped.
 PROFILE = os.environ.get("THREADLOG_HYPOTHESIS_PROFILE", "default")
-MACHINE_EXAMPLES = {"default": 200, "test": 2_000, "fuzz": 20_000}[PROFILE]
-"""Of machines and walks: a race needs many moves in the right order, which few examples have."""
-hypothesis.settings.register_profile("default", max_examples=200, deadline=None)
-hypothesis.settings.register_profile("test", max_examples=500, deadline=None, print_blob=True)
-hypothesis.settings.register_profile("fuzz", max_examples=20_000, deadline=None, print_blob=True)
+DEPTH = DEPTHS[PROFILE]
+MACHINE_EXAMPLES = DEPTH.machine_examples
+hypothesis.settings.register_profile(
+    PROFILE, max_examples=DEPTH.examples, deadline=None, print_blob=PROFILE != "default"
+)
 hypothesis.settings.load_profile(PROFILE)
 
 
@@ -113,12 +117,16 @@ class Services:
 
 
 SERVICES = pytest.StashKey[Services]()
+DURATIONS = pytest.StashKey[Durations]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    worker_input: dict[str, dict[str, str]] = getattr(config, "workerinput", {})
+    worker_input: dict[str, Any] = getattr(config, "workerinput", {})
     services = Services(worker_input.get("threadlog_services", {}))
     config.stash[SERVICES] = services
+    config.stash[DURATIONS] = Durations.read()
+    if not worker_input:
+        config.pluginmanager.register(_Watching(config), "threadlog-progress")
     config.add_cleanup(services.stop)
 
 
@@ -133,15 +141,28 @@ def pytest_configure_node(node) -> None:
 
 
 class _Scheduling(LoadScopeScheduling):
-    """What shares a broker runs in one worker, everything else wherever there is room. The controller has node ids alone
-    to go by; marks for groups do not reach it with every version of pytest.
+    """Tests that share a broker run in one worker, everything else wherever there is room, in the order of
+    `tests.support.running.order`. The controller has node ids alone to go by; marks for groups do not reach it with
+    every version of pytest.
     """
 
+    _is_in_order = False
+
     def _split_scope(self, nodeid: str) -> str:
-        path = nodeid.partition("::")[0]
-        if path in WITH_OWN_KAFKA:
+        path = file_of(nodeid)
+        if path in WITH_OWN_KAFKA or is_unit_test(nodeid):
             return path
         return SYSTEMS if _is_system_on_the_shared_broker(path) else nodeid
+
+    def _assign_work_unit(self, node: Any) -> None:
+        if not self._is_in_order:
+            self._is_in_order = True
+            durations = self.config.stash[DURATIONS]
+            tests = {unit: list(work) for unit, work in self.workqueue.items()}
+            seconds = {nodeid: durations.of(nodeid) for work in tests.values() for nodeid in work}
+            for unit in units_in_order(list(self.workqueue), tests, seconds):
+                self.workqueue.move_to_end(unit)
+        super()._assign_work_unit(node)
 
 
 def _is_system_on_the_shared_broker(path: str) -> bool:
@@ -155,6 +176,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeSch
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: rank(item.nodeid))
     for item in items:
         fixtures = getattr(item, "fixturenames", ())
         path = item.nodeid.partition("::")[0]
@@ -162,8 +184,53 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             raise pytest.UsageError(f"{path} takes own_kafka: it belongs to WITH_OWN_KAFKA in {__file__}")
         if "/acceptance/" in path and ("kafka_bootstrap" in fixtures) != _is_system_on_the_shared_broker(path):
             raise pytest.UsageError(f"{path}: STARTS_ITS_OWN_BROKER in {__file__} says otherwise")
-        if item.path.is_relative_to(TESTS / "property") and PROFILE != "fuzz":
+        if item.path.is_relative_to(TESTS / "property") and not DEPTH.is_endless:
             item.add_marker(pytest.mark.timeout(PROPERTY_TIMEOUT_SECONDS))
+
+
+class _Watching:
+    """Of the process that the user sees: shows how far the run is, and measures how long tests take."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        self._progress: Progress | None = None
+        self._seconds: dict[str, float] = defaultdict(float)
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        if session.items:
+            self._start([item.nodeid for item in session.items])
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_node_collection_finished(self, ids: list[str]) -> None:
+        if self._progress is None:
+            self._start(ids)
+
+    def _start(self, nodeids: list[str]) -> None:
+        self._progress = Progress(nodeids, self._config.stash[DURATIONS], self._tell)
+        if self._progress.is_long:
+            self._progress.start()
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self._seconds[report.nodeid] += report.duration
+        if report.when == "teardown" and self._progress is not None:
+            self._progress.done(report.nodeid)
+
+    def pytest_sessionfinish(self) -> None:
+        if self._progress is not None:
+            self._progress.stop()
+        if self._config.option.write_durations:
+            self._config.stash[DURATIONS].renewed(self._seconds).write(self._config.rootpath)
+
+    def _tell(self, line: str) -> None:
+        reporter = self._config.pluginmanager.get_plugin("terminalreporter")
+        if reporter is not None:
+            reporter.ensure_newline()
+            reporter.write_line(line)
+            reporter.flush()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--write-durations", action="store_true", help="renew tests/durations.json from this run")
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

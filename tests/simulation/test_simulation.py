@@ -9,15 +9,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.conftest import PROFILE
+from tests.conftest import DEPTH
 from tests.simulation import invariants
 from tests.simulation.runner import play_many
 from tests.simulation.session import play
 from tests.simulation.story import LINES_MAX
 
-SEEDS = 500 if PROFILE != "default" else 20
 SEEDS_PER_TEST = 10
-NEW_SEEDS = 1_000
+NEW_SEEDS_PER_TEST = 100
 SEEDS_TOLD = [83, 84, 85]
 MUCH = {
     "moves_every": 0.3,
@@ -33,16 +32,17 @@ MUCH = {
 OTHER_HASHES = "77"
 
 
-@pytest.mark.parametrize("first", range(0, SEEDS, SEEDS_PER_TEST))
+@pytest.mark.parametrize("first", range(0, DEPTH.seeds, SEEDS_PER_TEST))
 def test_seeds(first: int) -> None:
     for seed in range(first, first + SEEDS_PER_TEST):
         play(seed)
 
 
-@pytest.mark.skipif(PROFILE != "fuzz", reason="new seeds are for `make fuzz`")
-def test_new_seeds() -> None:
-    first = time.time_ns() // 1_000_000
-    for seed in range(first, first + NEW_SEEDS):
+@pytest.mark.skipif(not DEPTH.new_seeds, reason="new seeds are for `make proof` and `make fuzz`")
+@pytest.mark.parametrize("part", range(max(1, DEPTH.new_seeds // NEW_SEEDS_PER_TEST)))
+def test_new_seeds(part: int) -> None:
+    first = time.time_ns() // 1_000_000 * 1_000 + part * NEW_SEEDS_PER_TEST
+    for seed in range(first, first + NEW_SEEDS_PER_TEST):
         play(seed)
 
 
