@@ -106,7 +106,7 @@ class ThreadMessages:
         # order matters (a child's first events come before its cancel).
         work.sent = {name: how for name, how in work.sent.items() if name[0] != sending.to}
         self._metrics.append_failures.inc()
-        log.warning("append_to_another_failed", thread=str(held.key), to=str(sending.to), error=str(error))
+        log.warning("message_append_failed", thread=str(held.key), to=str(sending.to), error=str(error))
         return after_failed_append(error)
 
     # Looking up

@@ -88,7 +88,7 @@ class Transcripts:
             else:
                 await self._load_inherited(held, work.transcript)
         except ThreadlogError as error:
-            log.warning("transcript_not_loaded", thread=str(held.key), error=str(error))
+            log.warning("transcript_load_failed", thread=str(held.key), error=str(error))
             return RetryLater()
         except Exception as error:  # noqa: BLE001  # what is stored of one thread must not stop the service
             return SetAside(error)

@@ -1,14 +1,17 @@
-"""Compaction: when a summary takes the place of what the model was shown, and what the model is asked for it. Pure.
+"""Compaction: when a summary replaces what the model was shown, and how the model is asked for it. Pure.
 
 A request (`context.compaction_requested`) comes from a person, or from the runtime: before a step whose context has
-passed its limit, or after one that the model refused because it was too long. While it stands, no step and no turn
-begins. The model is asked at the next boundary, where no step is open and every call is settled, and only about what
-was read back. Its answer is `context.compacted`, which counts where the base of the context is still the same; where no
-try brings a summary, `context.compaction_failed` ends the request and the thread goes on as it was. Tries are counted
-in memory: whoever takes the thread over begins anew.
+passed its limit, or after a step that the model refused as too long. While the request stands, no step and no turn
+begins. The model is asked at the next boundary, where no step is open and every call is settled, and only about records
+that were read back: a summary of something that turns out to have no effect would be wrong for ever.
 
-What is too long for the model is mostly too long for it to be summed up, too. So a try that was is followed by one
-about half as much (`truncated_conversation`), and so on.
+The answer becomes `context.compacted`. It counts only if the base of the context is still the same, so of two owners
+that both write a summary one wins, and a rewind makes both void. If no try brings a summary,
+`context.compaction_failed` ends the request and the thread goes on with its context as it was. Tries are counted in
+memory; a new owner starts anew.
+
+A conversation that is too long for the model is usually too long to be summed up by it, too. So a try that was too long
+is followed by one about half of the conversation (`truncated_conversation`), and so on.
 """
 
 from collections.abc import Sequence
@@ -42,8 +45,9 @@ from services.runtime.deciding.truncated_conversation import truncated
 from services.runtime.models.port import ModelAnswer, ModelFailure, ModelRequest, TranscriptItem
 
 ERROR_CHARACTERS_MAX = 2_000
+"""Characters of an error that are recorded."""
 HALVINGS_MAX = 6
-"""A model that does not take a sixty-fourth of a conversation gives no summary of it."""
+"""Tries with half the length of the one before. A model that does not take a sixty-fourth will not take less either."""
 
 ASKED = """\
 The conversation up to here is about to be replaced by a summary, and you will go on with the summary alone. Write it \
@@ -56,7 +60,7 @@ why; what failed and must not be tried again; and what was to come next. Leave o
 
 
 def is_asked_for(state: ThreadState) -> bool:
-    """Whether a summary comes before anything else that the model is asked."""
+    """Whether a summary has to be written before the model is asked anything else, and can be written now."""
     if not state.compaction_requested or state.status != "active":
         return False
     turn = state.turn
@@ -67,12 +71,14 @@ def is_asked_for(state: ThreadState) -> bool:
 
 
 def is_too_large(state: ThreadState, turn: Turn, limits: Limits) -> bool:
-    """Whether the runtime asks for a summary before the next step."""
+    """Whether the context has passed its limit, so the runtime asks for a summary before the next step."""
     return 0 < limits.context_tokens < state.context_tokens and may_be_asked_for(state, turn)
 
 
 def may_be_asked_for(state: ThreadState, turn: Turn) -> bool:
-    """Whether the runtime may ask for one in this turn: once one has failed, it does not again."""
+    """Whether the runtime may ask for a summary in this turn. It asks no more once one has failed, or it would go on
+    asking before every step.
+    """
     return state.status == "active" and state.compaction_failed_turn != turn.turn
 
 
@@ -81,7 +87,10 @@ def request(state: ThreadState, turn: Turn) -> Append:
 
 
 def advance(state: ThreadState, now_ms: int, limits: Limits, world: World) -> list[Decision]:
-    """What a request that stands comes to next."""
+    """Move a standing request on: ask the model, wait for the next try, or end the request without a summary.
+
+    A call under way that answers something else is dropped first.
+    """
     calling = world.calling
     if isinstance(calling, Summarising) and (calling.requested, calling.base) == (state.compaction_seq, state.base):
         return []
@@ -107,8 +116,10 @@ def advance(state: ThreadState, now_ms: int, limits: Limits, world: World) -> li
 
 
 def _through_seq(state: ThreadState) -> int | None:
-    """All that was read back; but what people have said, and no step has answered, is not left to a summary. None where
-    one has been written since: it stands for all that came before.
+    """Return the seq up to which a summary replaces the context: everything that was read back.
+
+    But what people said, and no step has answered yet, stays in their own words. None if a summary has been written
+    since then: it replaces everything before.
     """
     turn = state.turn
     if turn is None:
@@ -129,7 +140,10 @@ def _failed(state: ThreadState, kind: str, message: str) -> Append:
 
 
 def summed_up(items: Sequence[Item], through_seq: int) -> Sequence[Item]:
-    """What of a context a summary through that seq stands for. Nothing where that is a summary alone."""
+    """Return the items that a summary through that seq replaces; none if they are only an earlier summary.
+
+    Inherited items always belong to them, because a fork's own items come after all that it inherited.
+    """
     covered = [
         item for item in items if item.thread is not None or item.kind == "summary" or (item.place or 0) <= through_seq
     ]
@@ -137,8 +151,10 @@ def summed_up(items: Sequence[Item], through_seq: int) -> Sequence[Item]:
 
 
 def asked_with(request: ModelRequest, items: Sequence[Item], calling: Summarising) -> ModelRequest:
-    """The question for a summary of a context, in place of the step that the request is for. The tools are named as
-    they were, for the provider's cache, but not where room is short.
+    """Return the request for a summary of this context, made from the request for a step.
+
+    The tools stay in it although none may be called: with the same beginning, the provider's cache applies. They are
+    left out when room is short.
     """
     covered = summed_up(items, calling.through_seq)
     return replace(
@@ -151,7 +167,7 @@ def asked_with(request: ModelRequest, items: Sequence[Item], calling: Summarisin
 
 
 def question(items: Sequence[Item], halvings: int = 0) -> list[TranscriptItem]:
-    """The items that the model is asked with."""
+    """Return the items that the model is asked with: the conversation, or a shorter text of it, and the question."""
     contents: list[TranscriptItem] = [item.content for item in items]
     if halvings:
         contents = [_said(truncated(contents, halvings))]
@@ -163,7 +179,7 @@ def _said(text: str) -> TranscriptItem:
 
 
 def to_summary(calling: Summarising, answer: ModelAnswer, bytes_max: int) -> ContextCompacted | ModelFailure:
-    """Calls of the answer are none: no tools are offered to be used."""
+    """Return the event of a summary, or a failure if the answer is unfit. Calls in the answer are ignored."""
     text = sanitize_text("\n\n".join([item.text for item in answer.items if item.kind == "text"])).strip()
     if not text:
         return ModelFailure("the model answered without a text", retriable=True)
@@ -185,10 +201,11 @@ def to_summary(calling: Summarising, answer: ModelAnswer, bytes_max: int) -> Con
 
 
 def after_failure(calling: Summarising, failure: ModelFailure, retry_at_ms: int) -> SummaryTries:
+    """Return the tries after one more has failed."""
     tries = SummaryTries(
         calling.requested, calling.attempt, failure.retriable, retry_at_ms, failure.error, calling.halvings
     )
-    if failure.too_long:  # the next is about less, so there is no time to wait for
+    if failure.too_long:  # the next try is shorter, so it need not wait
         return tries._replace(
             failures=calling.attempt - 1, retriable=True, retry_at_ms=0, halvings=calling.halvings + 1
         )

@@ -1,8 +1,18 @@
-"""What the runtime does next with a thread: pure, from the folded state, the time and what this process knows.
+"""What the runtime does next with a thread, from the folded state, the time and what this process knows. Pure.
 
-`decide` gives either events to append, or what to wait for. The loop folds the events onto the state ahead of their
-reading back and decides again, until there is nothing to append: a decision therefore never looks further than one
-event ahead, and every event is decided on a state in which it fits. The log stays the judge.
+`decide` returns either events to append, or what to wait for. The loop folds the events onto the state ahead and
+decides again, until there is nothing to append. So a decision never looks further than one event ahead, every event is
+decided on a state in which it fits, and no step of a turn needs a variable of its own: where a thread stands is in its
+state.
+
+The same state always gives the same decision. That is what makes a takeover safe: the next owner, or two owners that do
+not know of each other yet, decide the same events, and their ids are derived from what they answer. The fold counts the
+first of them.
+
+A turn goes like this. It starts with the inputs that wait (`_without_turn`). Each step is started, asked of a model and
+finished (`_advance_step`). Its calls are judged, dispatched and waited for (`calls`). Then comes the next step, until
+the model makes no more calls (`_next_step`). Before each of these stand the reasons for which a turn ends early: a
+cancel, a takeover that may not resume, a limit.
 """
 
 from collections.abc import Sequence
@@ -38,6 +48,11 @@ from services.runtime.deciding.limits import Limits, narrowed
 
 
 def decide(key: ThreadKey, state: ThreadState, now_ms: int, world: World) -> Decisions:
+    """Return what to do next with the thread: events to append, or else everything to wait for.
+
+    A thread's own end, its parent, its plan and its turn are independent of each other; `joined` orders them. A thread
+    that is being imported belongs to the importer, so nothing is decided for it.
+    """
     if state.status == "importing":
         return _drop(world)
     return joined(
@@ -49,7 +64,7 @@ def decide(key: ThreadKey, state: ThreadState, now_ms: int, world: World) -> Dec
 
 
 def _end_life(key: ThreadKey, state: ThreadState, now_ms: int, limits: Limits) -> Decisions:
-    """An ephemeral thread is closed when its time is over, whatever it is doing."""
+    """Close an ephemeral thread when its time is over, whatever it is doing: its topic will not keep its records."""
     if not key.ephemeral or state.status != "active":
         return NOTHING_TO_DO
     ends_at = state.created_ms + 1000 * limits.ephemeral_seconds
@@ -59,7 +74,12 @@ def _end_life(key: ThreadKey, state: ThreadState, now_ms: int, limits: Limits) -
 
 
 def _advance_turn(key: ThreadKey, state: ThreadState, now_ms: int, world: World) -> Decisions:
-    """The open turn, or the beginning of one."""
+    """Move the open turn on, or begin one.
+
+    The order is the order of urgency. A cancel comes before everything. A step that a gone owner left open has to be
+    recovered before anybody answers it. A limit of time cancels before more is started, and a summary that was asked
+    for comes before the model is asked anything else.
+    """
     turn = state.turn
     if turn is None:
         if compaction.is_asked_for(state) and state.config is not None:
@@ -84,6 +104,7 @@ def _advance_turn(key: ThreadKey, state: ThreadState, now_ms: int, world: World)
 
 
 def _drop(world: World) -> list[Decision]:
+    """Give up the model call under way, if there is one: what is decided now makes its answer useless."""
     return [] if world.calling is None else [DropModelCall()]
 
 
@@ -91,13 +112,15 @@ def _drop(world: World) -> list[Decision]:
 
 
 def _without_turn(key: ThreadKey, state: ThreadState, now_ms: int, world: World) -> Decisions:
+    """Start a turn with the inputs that wait, or close a thread that was waiting for its turn to end."""
     if state.status == "closing":
         return [Append(ThreadClosed())] if plans.is_over(state) else NOTHING_TO_DO
     if state.status != "active" or state.config is None:
         return NOTHING_TO_DO
     free = [item for item in state.queue if not item.held]
     if not free or world.is_ahead:
-        # Another owner's answer may have ended the last turn: the next one is asked with what took effect (ADR 20).
+        # Another owner's answer may have ended the last turn. So the next one starts only once everything is read back,
+        # and is asked with what took effect (ADR 20).
         return NOTHING_TO_DO
     if children.awaits_task(key, state):
         # A person may speak to a child as soon as its parent's thread names it, which is before it has its task. Where
@@ -107,7 +130,8 @@ def _without_turn(key: ThreadKey, state: ThreadState, now_ms: int, world: World)
             return [LookAgain(comes_by_ms)]
     first = [item for item in free if item.mode == "interrupt"][:1]
     if state.last_turn == 0 and children.is_told(state):
-        # Its parent waits for the turn that takes the task, and where it waits no longer, it is turn 1 that it cancels.
+        # The parent waits for the turn that takes the task. If it stops waiting, it cancels turn 1, so the task has to
+        # be taken by turn 1, even if somebody told the child something urgent before.
         task = [item for item in free if item.input == derive_child_input(key)]
         first = task or first
         free = [*task, *[item for item in free if item not in task]]
@@ -131,6 +155,7 @@ def _without_turn(key: ThreadKey, state: ThreadState, now_ms: int, world: World)
 def _end_cancelled(
     key: ThreadKey, state: ThreadState, turn: Turn, now_ms: int, limits: Limits, world: World
 ) -> Decisions:
+    """End a cancelled turn, once nothing of it runs any more. Calls that are not running need no end of their own."""
     calls = unsettled_calls(state, turn.turn)
     running = [call for call in calls if call.status == "running"]
     if running:
@@ -142,7 +167,7 @@ def _end_cancelled(
 
 
 def _turn_limit(turn: Turn, now_ms: int, limits: Limits) -> Append | LookAgain:
-    """A cancel where the turn's time is over, else when it will be."""
+    """Return a cancel if the turn's time is over, otherwise when it will be. Time spent waiting does not count."""
     waited = turn.waited_ms
     if turn.waiting_since_ms is not None:
         waited += max(0, now_ms - turn.waiting_since_ms)
@@ -154,10 +179,16 @@ def _turn_limit(turn: Turn, now_ms: int, limits: Limits) -> Append | LookAgain:
 
 
 def _is_found_open(step: Step, world: World) -> bool:
+    """Whether the step was open when this process took the thread over, and nobody has started it again since."""
     return step.status == "open" and step.starts[-1] == world.taken_over and step.owner != world.owner
 
 
 def _recover(turn: Turn, step: Step, world: World) -> Decisions:
+    """Record the takeover. Then the step is tried again, or the turn is cancelled if its thread wants that.
+
+    What the gone owner's model call did is unknown, and asking again costs tokens a second time: a thread may prefer to
+    end (`on_recovery`).
+    """
     found = f"step {step.step} open, attempt {step.attempt} by {step.owner}"
     recovered = Append(TurnRecovered(turn=turn.turn, owner=world.owner, found=found))
     if turn.config.on_recovery == "resume":
@@ -171,6 +202,12 @@ def _recover(turn: Turn, step: Step, world: World) -> Decisions:
 def _advance_step(
     state: ThreadState, turn: Turn, step: Step, now_ms: int, limits: Limits, world: World, limit: LookAgain
 ) -> Decisions:
+    """Answer an open step, or start a failed one again.
+
+    An open step is answered by the owner that started it. If it has another owner, that one is gone or has lost the
+    partition, and this process starts an attempt of its own. A failed step is tried again after a pause, unless its
+    failure is final; a handed over step at once; and one whose context was too long on a shorter context.
+    """
     if step.status == "open" and turn.requested is not None:
         return [*_drop(world), direct_calls.answer(turn, step, turn.requested)]
     if step.status == "open":
@@ -191,7 +228,10 @@ def _advance_step(
 
 
 def _make_room(state: ThreadState, turn: Turn, step: Step, world: World) -> Append:
-    """Once for each base: where a summary came, the step is tried on that."""
+    """Ask for a summary after the model refused the context as too long, once for each base of the context.
+
+    If a summary arrives, the base changes and the step is tried on it. If none can, the turn ends.
+    """
     if compaction.may_be_asked_for(state, turn):
         return compaction.request(state, turn)
     why = f"the context is too long for the model, and no summary could take its place: {step.error}"
@@ -199,6 +239,10 @@ def _make_room(state: ThreadState, turn: Turn, step: Step, world: World) -> Appe
 
 
 def _next_step(state: ThreadState, turn: Turn, calls: Sequence[Call], limits: Limits, world: World) -> Decisions:
+    """Start the next step, or end the turn: the model has to answer results of its calls and inputs that steer it.
+
+    The limits are looked at after that, so a turn that is finished anyway completes instead of failing by a limit.
+    """
     if turn.requested is not None:
         return [direct_calls.end(turn, calls, world)] if turn.steps else _start_step(turn, 1, 1, (), world)
     steering = tuple(
@@ -219,6 +263,7 @@ def _next_step(state: ThreadState, turn: Turn, calls: Sequence[Call], limits: Li
 
 
 def _start_step(turn: Turn, step: int, attempt: int, inputs: tuple[str, ...], world: World) -> Decisions:
+    """Start an attempt of a step. Its event records what the model is asked with, so the answer can be judged later."""
     context = world.context()
     if context is None:
         return [LoadTranscript()]

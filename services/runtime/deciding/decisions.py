@@ -1,4 +1,8 @@
-"""What a decision may know beside the state, and what it may come to: values only."""
+"""What a decision may know besides the state, and what can be decided. Values only.
+
+A decision is a value and not an action, so it can be tested, compared and replayed without a log, a model or a clock.
+The loop (`services.runtime.loop`) is the only one that acts on decisions.
+"""
 
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,32 +16,33 @@ from schemas.tools import Catalog, ToolSpec
 from services.runtime.deciding.limits import Limits
 
 RUNTIME = "service:runtime"
+"""Actor of the events that the runtime decides on its own; those of a policy name the policy."""
 
 
 class Calling(NamedTuple):
-    """The model call that this process has under way for a thread."""
+    """A model call for a step that this process has under way."""
 
     turn: int
     step: int
     attempt: int
     started: str
-    """Data hash of the start that it answers."""
+    """Data hash of the `step.started` that it answers."""
 
 
 class Summarising(NamedTuple):
-    """The model call that this process has under way for a summary of a thread."""
+    """A model call for a summary that this process has under way."""
 
     requested: int
-    """Seq of the request that it answers."""
+    """Seq of the request for the summary."""
     base: int
     through_seq: int
     attempt: int
     halvings: int = 0
-    """By which the conversation is shortened for it."""
+    """How often the length of the conversation is halved for this try."""
 
 
 class SummaryTries(NamedTuple):
-    """What became of this process' tries at a summary."""
+    """How this process' tries at a summary went. They are in memory only: a new owner starts from `NO_TRIES`."""
 
     requested: int = 0
     failures: int = 0
@@ -45,46 +50,47 @@ class SummaryTries(NamedTuple):
     retry_at_ms: int = 0
     error: str = ""
     halvings: int = 0
-    """Tries that the model could not take because they were too long: they are no failures."""
+    """Tries that were too long for the model. They do not count as failures."""
 
 
 NO_TRIES = SummaryTries()
 
 
 class ChildEnd(NamedTuple):
-    """What came of what a child thread was asked for."""
+    """How the work ended that a child thread was begun for."""
 
     outcome: CallOutcome
     text: str
-    """Its answer, or why there is none."""
+    """Its answer, or the reason why there is no answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """What a decision may know beside the state. Everything here is a value, or a pure function of values."""
+    """What a decision may know besides the state. Every field is a value, or a pure function of values."""
 
     owner: str
-    """This process: instance and incarnation."""
+    """Name of this process: instance and incarnation."""
     agent_version: str
     catalog: Catalog
     limits: Limits
     confirmed: Confirmed
     """Seq and chain of the last record that was read back."""
     context: Callable[[], Context | None]
-    """The context that the next step would be asked with; None while the transcript is not loaded."""
+    """Returns the context that the next step would be asked with; None while the transcript is not loaded."""
     arguments_problem: Callable[[ToolSpec, dict[str, JsonValue], str | None], str | None]
-    """Why the arguments, or what the model wrote in their place, do not fit the tool's schema, in a paragraph for the
-    model; None where they do."""
+    """Returns, for a tool, its arguments and what the model wrote if that is no object, why they do not fit the schema:
+    a paragraph for the model, None if they fit.
+    """
     is_ahead: bool = False
-    """Whether the state holds own events that were not read back yet. Nothing is done to other threads meanwhile: what
-    causes it may come to nothing.
+    """Whether the state contains own events that are not read back yet. Nothing is sent to other threads meanwhile,
+    because the event that causes it may turn out to have no effect.
     """
     calling: Calling | Summarising | None = None
     tries: SummaryTries = NO_TRIES
     summed_up: Callable[[int], int | None] = lambda _: None
-    """How many items a summary through this seq would stand for; None while the transcript is not loaded."""
+    """Returns how many items a summary through this seq would replace; None while the transcript is not loaded."""
     taken_over: str | None = None
-    """Data hash of the start that this process found open when it took the thread over, until it has said so."""
+    """Data hash of the `step.started` that was open when this process took the thread over, until that is recorded."""
     ended: ChildEnd | None = None
     """This thread's own end as a child, until its parent's thread has it."""
     children: Mapping[str, ChildEnd] = field(default_factory=dict)
@@ -98,13 +104,17 @@ class World:
 
 
 class Append(NamedTuple):
+    """Append an event to the thread itself."""
+
     event: Event
     actor: str = RUNTIME
 
 
 class AppendTo(NamedTuple):
-    """An event of another thread. It is sent until it is acknowledged, once by each owner of this thread: whoever
-    decides it makes sure that it is harmless when it comes twice.
+    """Append an event to another thread.
+
+    It is decided again and again until it is no longer needed; each owner of this thread sends it once, and again if
+    the log does not acknowledge it. So it must be harmless when it arrives twice, or late.
     """
 
     key: ThreadKey
@@ -113,25 +123,29 @@ class AppendTo(NamedTuple):
 
 
 class ReadChild(NamedTuple):
-    """Look up whether the child has come to an end with this input."""
+    """Look up in the views whether the child has ended with this input."""
 
     key: ThreadKey
     input: str
 
 
 class CallModel(NamedTuple):
+    """Ask the model; the answer arrives as an event that the loop appends."""
+
     calling: Calling | Summarising
 
 
 class DropModelCall(NamedTuple):
-    """The answer is not wanted any more."""
+    """Cancel the model call under way, because its answer is no longer wanted."""
 
 
 class LoadTranscript(NamedTuple):
-    """The context is needed and not in memory."""
+    """Load the transcript, because the context is needed and not in memory."""
 
 
 class LookAgain(NamedTuple):
+    """Decide again at this time, even if no record arrives until then."""
+
     at_ms: int
 
 
@@ -139,11 +153,14 @@ Decision: TypeAlias = Append | AppendTo | ReadChild | CallModel | DropModelCall 
 Decisions: TypeAlias = Sequence[Decision]
 
 NOTHING_TO_DO: Decisions = ()
+"""Nothing to append and nothing to wait for but records."""
 
 
 def joined(*parts: Decisions) -> Decisions:
-    """One list of decisions that were made of different things, on the same state. Events of the first part that has
-    any come before all else: the others are decided again on what they come to. Of several times the first counts.
+    """Join decisions about different things that were made on the same state.
+
+    If a part has events, the events of the first such part are all that is decided: the rest is decided again on the
+    state that they lead to. Otherwise everything is waited for, and the earliest time to look again counts.
     """
     given = [part for part in parts if part]
     if len(given) == 1 and len(given[0]) == 1:

@@ -1,7 +1,8 @@
-"""Turns that run one call which a principal asks for, and ask no model: pure.
+"""Turns that run one call at the request of a person or a backend, and ask no model. Pure.
 
-Such a turn has one step, which is answered by the call itself; after that the call goes its way as any other does. Who
-asked for it has approved it. Every event is derived from the turn alone, so whoever owns the thread may go on with it.
+Such a turn has one step, and the call itself is the answer of that step; after that the call is treated like any other.
+Whoever requested it has approved it thereby. Every event is derived from the turn alone, so any owner can continue it
+without recovering anything: there is no model call that could have been lost.
 """
 
 from collections.abc import Sequence
@@ -12,17 +13,17 @@ from services.runtime.deciding.calls import end_turn
 from services.runtime.deciding.decisions import Append, World
 
 MODEL = "requested"
-"""What its step names in the place of a model."""
+"""Name that the step records in place of a model's, and of a reason to stop."""
 
 
 def taken_together(free: Sequence[QueuedInput]) -> Sequence[QueuedInput]:
-    """Of the inputs that the next turn may take: a call that is asked for has a turn of its own."""
+    """Return the inputs that the next turn takes. A requested call has a turn to itself; messages share one."""
     first_call = next((place for place, item in enumerate(free) if item.call is not None), len(free))
     return free[: max(1, first_call)]
 
 
 def answer(turn: Turn, step: Step, asked: RequestedCall) -> Append:
-    """Of its open step."""
+    """Finish the open step with the requested call."""
     return Append(
         StepFinished(
             turn=turn.turn,
@@ -37,7 +38,7 @@ def answer(turn: Turn, step: Step, asked: RequestedCall) -> Append:
 
 
 def end(turn: Turn, calls: Sequence[Call], world: World) -> Append:
-    """Once its call is settled."""
+    """End the turn as its call ended, once that is settled."""
     outcome = next((call.outcome for call in calls), None)
     if outcome == "succeeded":
         return end_turn(turn, (), "completed", None, world)

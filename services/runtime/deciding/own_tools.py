@@ -1,7 +1,10 @@
 """Tools that the runtime runs itself, in the pool `thread`: each is a pure function of the thread's state.
 
-Dispatching such a call is its claim. From then on its function says what it does, until an event settles it: events of
-its own thread, of other threads, and what to look up. Each runtime puts the same entry into the tool catalog.
+Such a call has no executor, so its dispatch is its claim as well. From then on the tool's function decides what
+happens, until an event settles the call: events of this thread, events of other threads, and what to look up. A
+function of the state survives a takeover without further ado, as everything that is decided here does.
+
+Each runtime puts the same entry into the tool catalog.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,11 +19,13 @@ from services.runtime.deciding.decisions import Decisions, World
 from services.runtime.deciding.limits import Limits
 
 Advance: TypeAlias = Callable[[ThreadKey, ThreadState, Turn, Call, int, Limits, World], Decisions]
-"""What to do about a running call, at this time. `turn.cancelling` says that it has to come to an end: the function
-settles the call within the grace time that it allows itself.
+"""Decides what to do about a running call. If `turn.cancelling` is set, the function settles the call within the grace
+time that it allows itself.
 """
 WhyRefused: TypeAlias = Callable[[ThreadState, Turn, Call, Limits, World], tuple[str, str] | None]
-"""The policy that refuses a proposed call whose arguments fit the tool's schema, and why, in words for the model."""
+"""Returns the policy that refuses a proposed call, and the reason in words for the model; None if the call is fine. Its
+arguments fit the tool's schema already.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +42,7 @@ OWN_TOOLS: Final[Mapping[str, OwnTool]] = {
         OwnTool(plans.UPDATE_PLAN, plans.advance_call, plans.why_refused),
     )
 }
-"""Each name is the tool's for ever: calls of it may be running while runtimes are replaced."""
+"""The tools by name. A name is never reused: calls may be running while runtimes of two versions take turns."""
 
 ENTRY: Final = CatalogSource(
     source=THREAD_SOURCE, pool=THREAD_POOL, tools=tuple(tool.spec for tool in OWN_TOOLS.values())
@@ -49,5 +54,8 @@ def own_tool(tool: CatalogTool | None) -> OwnTool | None:
 
 
 def own_tool_of(call: Call) -> OwnTool | None:
-    """Of a dispatched call. None also for a tool that only a newer runtime knows: its call waits for that."""
+    """Return the tool of a dispatched call that a runtime runs; None for a call of an executor.
+
+    None, too, for a tool that only a newer runtime knows: its call waits for that runtime.
+    """
     return OWN_TOOLS.get(call.tool) if call.pool == THREAD_POOL else None

@@ -1,4 +1,8 @@
-"""Skills that a thread's model may load: what it is told of them, and what is recorded before one is loaded. Pure."""
+"""Skills that a thread's model may load: how they are offered, and what is recorded before one is loaded. Pure.
+
+A skill is a folder of instructions and files in the artifact store. The model sees only its name and description, until
+it loads the skill with a tool of the executors.
+"""
 
 from collections.abc import Iterable
 
@@ -11,18 +15,18 @@ HEADING = f"Skills: folders of instructions and files. Before work that one is m
 
 
 def is_loader(catalog: Catalog, tool: str) -> bool:
-    """Whether it is the executors' own tool, not another of that name."""
+    """Whether the tool is the executors' own loader, and not some other tool of that name."""
     found = catalog.find(tool)
     return tool == LOAD_SKILL_TOOL and found is not None and found.source == "builtin"
 
 
 def without_loader(tools: Iterable[ToolSpec], config: Config) -> tuple[ToolSpec, ...]:
-    """A thread without skills is not offered to load any."""
+    """Return the tools, without the loader if the thread has no skills: there is nothing that it could load."""
     return tuple([tool for tool in tools if config.skills or tool.name != LOAD_SKILL_TOOL])
 
 
 def instructions(config: Config, tools: Iterable[ToolSpec]) -> str | None:
-    """The thread's own, then the skills that can be loaded, where the tool for it is offered."""
+    """Return the thread's own instructions, followed by its skills if the tool that loads them is offered."""
     if not config.skills or all(tool.name != LOAD_SKILL_TOOL for tool in tools):
         return config.instructions
     lines = [HEADING, *[_line(skill) for skill in config.skills]]
@@ -30,7 +34,7 @@ def instructions(config: Config, tools: Iterable[ToolSpec]) -> str | None:
 
 
 def why_refused(turn: Turn, call: Call) -> tuple[str, str] | None:
-    """Of arguments that fit the tool's schema."""
+    """Return policy and reason if the named skill is none of the thread's; the arguments fit the tool's schema."""
     if _named(turn.config, call) is not None:
         return None
     names = ", ".join(skill.name for skill in turn.config.skills) or "none"
@@ -38,7 +42,11 @@ def why_refused(turn: Turn, call: Call) -> tuple[str, str] | None:
 
 
 def to_record(state: ThreadState, turn: Turn, call: Call) -> SkillLoaded | None:
-    """What has to be on record before the call is dispatched: whoever runs it, or any later call, finds it there."""
+    """Return what has to be recorded before the call is dispatched; None if it is recorded already.
+
+    The record pins the version. The executor that runs this call, and every later call that uses the skill's files,
+    finds the same version there, even if the thread's configuration has changed since.
+    """
     skill = _named(turn.config, call)
     if skill is None or state.skills.get(skill.name) == LoadedSkill(skill.version, skill.sha256):
         return None
@@ -46,7 +54,7 @@ def to_record(state: ThreadState, turn: Turn, call: Call) -> SkillLoaded | None:
 
 
 def _named(config: Config, call: Call) -> Skill | None:
-    """Of several versions of one name, the last one that is listed."""
+    """Return the skill that the call names; if several versions are listed, the last one."""
     name = call.args.get("name")
     return next((skill for skill in reversed(config.skills) if skill.name == name), None)
 

@@ -1,6 +1,8 @@
-"""A model's answer, or its failure, as the event that ends the step: pure.
+"""The event that a model's answer or failure becomes. Pure.
 
-What JSON or Postgres cannot carry exactly is replaced, so that it shows.
+A model may write anything: lone surrogates, NUL characters, numbers that JSON does not have. JSON or Postgres would
+refuse the event, and the turn with it. So such text is replaced by something that shows, and everything that a provider
+words freely is bounded.
 """
 
 from hashlib import sha256
@@ -24,12 +26,18 @@ from services.runtime.deciding.decisions import Calling
 from services.runtime.models.port import ModelAnswer, ModelFailure
 
 ERROR_CHARACTERS_MAX = 2_000
+"""Characters of an error that are recorded. Some providers repeat the whole request in it."""
 RESPONSE_ID_CHARACTERS_MAX = 500
-"""Views find responses by their ids, and an entry of an index holds less than 2,700 bytes."""
+"""Characters of a response id. Views find responses by it, and an entry of an index holds less than 2,700 bytes."""
 STOP_REASON_CHARACTERS_MAX = 200
+"""Characters of the reason to stop; providers have words of their own for it."""
 
 
 def step_finished(calling: Calling, answer: ModelAnswer) -> StepFinished:
+    """Return the event of an answer. Raises ThreadlogError or ValueError if the answer cannot be an event.
+
+    The hash of a call covers the tool and the arguments as they are recorded: people approve what runs.
+    """
     items: list[AnswerItem] = []
     for item in answer.items:
         provider = None if item.provider is None else _object(item.provider)
@@ -71,7 +79,10 @@ def step_finished(calling: Calling, answer: ModelAnswer) -> StepFinished:
 
 
 def step_failed(calling: Calling, failure: ModelFailure, retry_at_ms: int) -> StepFailed:
-    """`retry_at_ms` is for a failure that another try can mend."""
+    """Return the event of a failure; `retry_at_ms` counts only if a retry can help.
+
+    A conversation that is too long fails again on every try, so it is recorded as final. What helps is a summary.
+    """
     retriable = failure.retriable and not failure.too_long
     kind = CONTEXT_TOO_LONG if failure.too_long else "model"
     return StepFailed(
@@ -86,6 +97,7 @@ def step_failed(calling: Calling, failure: ModelFailure, retry_at_ms: int) -> St
 
 
 def step_handed_over(calling: Calling, owner: str) -> StepFailed:
+    """Return the event of a call that was cancelled because this process stops; it does not count as a failed try."""
     return StepFailed(
         turn=calling.turn,
         step=calling.step,
@@ -98,11 +110,12 @@ def step_handed_over(calling: Calling, owner: str) -> StepFailed:
 
 
 def _response_id(given: str) -> str:
-    """Equal ones stay equal."""
+    """Return an id that fits an index. A longer one becomes its hash, so equal ids stay equal."""
     text = sanitize_text(given)
     return text if len(text) <= RESPONSE_ID_CHARACTERS_MAX else f"sha256:{sha256(text.encode()).hexdigest()}"
 
 
 def _object(value: object) -> dict[str, JsonValue]:
+    """Return an object as it can be stored; anything else becomes an empty one."""
     stored = sanitize_json(value)
     return stored if isinstance(stored, dict) else {}

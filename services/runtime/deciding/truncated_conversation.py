@@ -1,8 +1,9 @@
-"""A conversation in fewer characters, for a model that could not take the whole of it: pure.
+"""A conversation in fewer characters, for a model that could not take all of it. Pure.
 
-It is told as one text: no provider then misses the result of a call, or the signature of an answer, that was left out.
-Of its parts the longest are cut, to one length that all share, so what people said mostly stays as it was and what
-tools gave does not. Where that is not enough, what lies between the first part and the newest is left out.
+It becomes one text. As separate messages it would be refused: providers miss the result of a call, or the signature of
+an answer, that was left out. The longest parts are cut to one common length, so what people said mostly stays whole and
+long output of tools does not. If that is not enough, parts between the first and the newest ones are left out: the
+first says what the work is about, the newest where it stands.
 """
 
 import json
@@ -11,13 +12,13 @@ from collections.abc import Sequence
 from services.runtime.models.port import TranscriptItem, text_of_content, text_of_summary
 
 PART_CHARACTERS_MIN = 200
-"""No part is cut to less: rather are some left out."""
+"""Characters that a part keeps at least. Shorter parts say nothing, so parts are left out instead."""
 
 HEADING = "The conversation is too long to be shown as it was. Its parts, the longest of them cut:"
 
 
 def truncated(items: Sequence[TranscriptItem], halvings: int) -> str:
-    """In about so many halves of what it would have, and the heading."""
+    """Return the conversation as text, cut in half `halvings` times. Parts that stay may make it somewhat longer."""
     parts = [part for item in items if (part := _part(item)) is not None]
     room = sum(map(len, parts)) >> halvings
     most = max(PART_CHARACTERS_MIN, _shared_length([len(part) for part in parts], room))
@@ -25,7 +26,7 @@ def truncated(items: Sequence[TranscriptItem], halvings: int) -> str:
 
 
 def _part(item: TranscriptItem) -> str | None:
-    """None for what the model only thought."""
+    """Return an item as text; None for reasoning, which nobody needs to sum up."""
     match item["kind"]:
         case "message":
             who = "You said" if item.get("role") == "assistant" else "The user said"
@@ -42,7 +43,7 @@ def _part(item: TranscriptItem) -> str | None:
 
 
 def _shared_length(lengths: Sequence[int], room: int) -> int:
-    """The most that each may have at most, so that all have room: those that are shorter leave theirs to the others."""
+    """Return the greatest length to which parts can be cut so that all fit; short parts leave their share to others."""
     left, sharing = room, len(lengths)
     for length in sorted(lengths):
         if length * sharing > left:
@@ -52,7 +53,7 @@ def _shared_length(lengths: Sequence[int], room: int) -> int:
 
 
 def _cut(text: str, most: int) -> str:
-    """Its beginning and its end."""
+    """Return the beginning and the end of a text, with a note of how much is left out between them."""
     if len(text) <= most:
         return text
     note = f" [… {len(text) - most} characters are left out …] "
@@ -61,7 +62,7 @@ def _cut(text: str, most: int) -> str:
 
 
 def _within(parts: Sequence[str], room: int) -> Sequence[str]:
-    """The first of them, which is what it began with or a summary, and the newest that have room."""
+    """Return the first part and as many of the newest as fit. The first is the beginning, or an earlier summary."""
     first, rest = parts[:1], parts[1:]
     left, newest = room - sum(map(len, first)), len(rest)
     while newest > 0 and len(rest[newest - 1]) <= left:
