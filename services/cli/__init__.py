@@ -1,0 +1,1 @@
+"""The `threadlog` command: everything that operators and developers do from a terminal."""

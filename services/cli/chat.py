@@ -1,4 +1,4 @@
-"""`threadlog chat`: a conversation in the terminal.
+"""`threadlog chat` is a conversation in the terminal.
 
 Reading a line is the main thread's, between turns; a turn runs in the event loop. So line editing works, and Ctrl-C
 means what it should: at the prompt it leaves, during a turn it cancels the turn. A line that is typed during a turn
@@ -34,15 +34,15 @@ Ask: TypeAlias = Callable[[ThreadlogClient, str, JsonObject], Awaitable[None]]
 
 
 def chat(
-    model: Annotated[str | None, typer.Option(help="Such as openai:NAME; without it, the service's default.")] = None,
-    thread: Annotated[str | None, typer.Option(help="Go on with this thread.")] = None,
-    instructions: Annotated[str | None, typer.Option(help="The new thread's instructions.")] = None,
+    model: Annotated[str | None, typer.Option(help="Model, such as openai:NAME [default: the service's].")] = None,
+    thread: Annotated[str | None, typer.Option(help="Continue this thread.")] = None,
+    instructions: Annotated[str | None, typer.Option(help="Instructions of the new thread.")] = None,
     url: Url = URL,
     token: Token = None,
     tenant: Tenant = TENANT,
 ) -> None:
-    """Talk to an agent. During a turn, a line that you type steers it, and Ctrl-C cancels it; calls that wait for you
-    are asked about. At the prompt, Ctrl-C or Ctrl-D leaves.
+    """Talk to an agent. During a turn, a line that you type steers it and Ctrl-C cancels it. You are asked about calls
+    that wait for a decision. At the prompt, Ctrl-C or Ctrl-D leaves.
     """
     with suppress(ImportError):
         import readline  # noqa: F401 - gives input() history and editing
@@ -67,12 +67,12 @@ def chat(
         finally:
             runner.run(chatting.close())
     if chatting.thread is not None:
-        print(f"Go on later with: threadlog chat --thread {chatting.thread}")
+        print(f"Continue later with: threadlog chat --thread {chatting.thread}")
 
 
 class Chat:
     def __init__(self, config: JsonObject, thread: str | None, *, colors: bool, lines: int | None = None) -> None:
-        """`lines` is the file descriptor of which each line that comes during a turn steers it."""
+        """Begin without a connection. Each line that arrives at the file descriptor `lines` during a turn steers it."""
         self.thread = thread
         self._config = config
         self._shown = Conversation(colors=colors)
@@ -82,7 +82,7 @@ class Chat:
         self._commands: set[asyncio.Task[None]] = set()
 
     async def open(self, url: str, token: str | None, tenant: str) -> None:
-        """Shows what was said before; where a turn is open, goes on with it until it has ended."""
+        """Show what was said before. An open turn is followed until it ends."""
         self._client = connect(url, token, tenant)
         if self.thread is None:
             return
@@ -98,7 +98,7 @@ class Chat:
             await self._client.aclose()
 
     async def turn(self, text: str) -> None:
-        """Submits, and shows what happens until the turn has ended."""
+        """Submit the text, and show what happens until the turn ends."""
         client = self._client
         assert client is not None, "open() comes first"
         if self.thread is None:
@@ -110,7 +110,7 @@ class Chat:
             await self._follow(client, self.thread)
 
     async def _go_on(self, client: ThreadlogClient, thread: str) -> None:
-        """What waits for a person may have waited for long."""
+        """Ask first about what waits for a person: it may have waited for long."""
         for row in _rows(await client.approvals(thread=thread, at_least=self._after)):
             await self._ask_about(client, thread, row, self._decide)
         for row in _rows(await client.unknown_calls(thread=thread, at_least=self._after)):
@@ -138,7 +138,7 @@ class Chat:
                     return
 
     async def _ask_about_plan(self, client: ThreadlogClient, thread: str, seq: int) -> None:
-        """Where no policy answers, a version waits for a person."""
+        """Ask about the plan version that waits, unless a policy answers it."""
         config = (await client.get(f"/v1/threads/{thread}", {"at_least": seq})).get("config")
         if not isinstance(config, dict) or config.get("plan_approval") != "always":
             return
@@ -155,7 +155,7 @@ class Chat:
         await client.decide_plan(thread, version, approve=approve, reason=None if approve else REFUSAL)
 
     async def _ask_about_lost(self, client: ThreadlogClient, thread: str, lost: Fact) -> None:
-        """Whether it is unknown depends on more than the record that says that it is lost."""
+        """Ask about a lost call if it is unknown now: that depends on more than the record of its loss."""
         for row in _rows(await client.unknown_calls(thread=thread, at_least=lost.seq)):
             if row["call"] == lost.data["call"]:
                 await self._ask_about(client, thread, row, self._resolve)
@@ -187,7 +187,7 @@ class Chat:
         await client.resolve(thread, name, attempt, decision, note=note, result=result)
 
     def _asked(self, client: ThreadlogClient, thread: str, question: str) -> str | None:
-        """None where the person would rather cancel the turn, which is done then."""
+        """Return the answer, or None after cancelling the turn, if the person pressed Ctrl-C instead."""
         loop = asyncio.get_running_loop()
         loop.remove_signal_handler(signal.SIGINT)
         answer = _ask(question)
@@ -198,7 +198,7 @@ class Chat:
 
     @contextmanager
     def _heard(self, client: ThreadlogClient, thread: str) -> Iterator[None]:
-        """While a turn runs: Ctrl-C, and lines."""
+        """Listen for Ctrl-C and lines while a turn runs."""
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGINT, self._on_interrupt, client, thread)
         if self._lines is not None:
@@ -211,7 +211,7 @@ class Chat:
                 loop.remove_reader(self._lines)
 
     async def _catch_up(self, client: ThreadlogClient, thread: str) -> None:
-        """What was said before, and the cursor after it."""
+        """Show what was said before, and set the cursor after it."""
         while True:
             page = await client.events(thread, after=self._after, limit=100)
             events = page["events"]
@@ -232,7 +232,7 @@ class Chat:
         self._start(_cancel(client, thread, turn))
 
     def _on_line(self, lines: int, client: ThreadlogClient, thread: str) -> None:
-        """A terminal gives whole lines."""
+        """Steer the turn with a line. A terminal delivers whole lines."""
         try:
             text = os.read(lines, LINE_BYTES_MAX).decode(errors="replace").strip()
         except OSError:  # the terminal is gone
@@ -268,7 +268,7 @@ async def _cancel(client: ThreadlogClient, thread: str, turn: int) -> None:
 
 
 def _ask(prompt: str) -> str | None:
-    """None where the person leaves."""
+    """Return the line, or None if the person leaves."""
     try:
         return input(prompt)
     except (EOFError, KeyboardInterrupt):

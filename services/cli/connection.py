@@ -1,4 +1,4 @@
-"""Where the service is, for commands that talk to it."""
+"""Options of every command that talks to the service: where it is, and who asks."""
 
 from typing import Annotated
 
@@ -6,11 +6,11 @@ import typer
 
 from services.client.client import ThreadlogClient
 
-Url = Annotated[str, typer.Option("--url", envvar="THREADLOG_URL", help="Where the ingest service listens.")]
+Url = Annotated[str, typer.Option("--url", envvar="THREADLOG_URL", help="Address of the ingest service.")]
 Token = Annotated[
-    str | None, typer.Option("--token", envvar="THREADLOG_TOKEN", help="An API key; without one: development mode.")
+    str | None, typer.Option("--token", envvar="THREADLOG_TOKEN", help="API key. Not needed in development mode.")
 ]
-Tenant = Annotated[str, typer.Option("--tenant", envvar="THREADLOG_TENANT", help="In development mode, who asks.")]
+Tenant = Annotated[str, typer.Option("--tenant", envvar="THREADLOG_TENANT", help="Tenant, in development mode.")]
 
 URL = "http://127.0.0.1:8080"
 TENANT = "dev"

@@ -1,4 +1,4 @@
-"""`threadlog migrate` and `keys`: what is done to the database of THREADLOG_POSTGRES_DSN.
+"""`threadlog migrate` and `threadlog keys` change the database of THREADLOG_POSTGRES_DSN.
 
 What a command needs is imported when it runs: a chat does not wait for a web framework.
 """
@@ -23,11 +23,11 @@ PASSES_POLICIES_BY: Final = "select rolsuper or rolbypassrls from pg_roles where
 
 T = TypeVar("T")
 
-keys = typer.Typer(no_args_is_help=True, help="API keys.")
+keys = typer.Typer(no_args_is_help=True, help="Create and revoke API keys.")
 
 
 def migrate_command() -> None:
-    """Bring what is not a view up to date: roles and their rights, generations, API keys."""
+    """Apply the migrations: roles, rights, and tables that are not views. Views are rebuilt instead."""
     from services.chassis.settings import Settings
 
     applied = _run(migrate_all(Settings()))
@@ -60,16 +60,16 @@ async def migrate_all(settings: "Settings") -> list[str]:
 
 @keys.command("create")
 def create_command(
-    tenant: Annotated[str, typer.Option(help="Whose threads the key may touch.")],
-    subject: Annotated[str, typer.Option(help="Who acts with it, as records show it.")],
+    tenant: Annotated[str, typer.Option(help="Tenant whose threads the key may use.")],
+    subject: Annotated[str, typer.Option(help="Name that records show for whoever uses the key.")],
     scope: Annotated[
         list[str],
         typer.Option(
-            help="threads:read, threads:write, tools:decide, artifacts:read, artifacts:write or ops; give several."
+            help="threads:read, threads:write, tools:decide, artifacts:read, artifacts:write or ops. May be repeated."
         ),
     ],
 ) -> None:
-    """Make a key and show it, once."""
+    """Create a key and print it. It cannot be shown again."""
     print(_run(_create_key(tenant, subject, scope)))
 
 
@@ -88,7 +88,7 @@ async def _create_key(tenant: str, subject: str, scopes: list[str]) -> str:
 def revoke_command(
     key_id: Annotated[str, typer.Argument(help="The part of the key between tl_ and the next _.")],
 ) -> None:
-    """End a key. Processes that remember it refuse it a little later."""
+    """Revoke a key. Running processes refuse it within THREADLOG_INGEST_KEY_CACHE_SECONDS."""
     if not _run(_revoke_key(key_id)):
         sys.exit(f"threadlog: there is no valid key {key_id}")
     print(f"revoked {key_id}")
@@ -106,7 +106,7 @@ async def _revoke_key(key_id: str) -> bool:
 
 @asynccontextmanager
 async def _connection(settings: "Settings", role: str = "") -> AsyncIterator["asyncpg.Connection"]:
-    """Raises SetupError for whatever the database has against it."""
+    """Yield a connection. Raises SetupError, which says what to do, for every reason why the database refuses it."""
     import asyncpg
 
     from services.chassis.postgres.connections import CONNECT_TIMEOUT_SECONDS

@@ -1,4 +1,4 @@
-"""`threadlog export THREAD`: its records as they are on the log, what each came to, and what all of them come to."""
+"""`threadlog export THREAD` writes a thread's records as they are on the log, each with its verdict."""
 
 import asyncio
 import os
@@ -29,10 +29,10 @@ class ExportError(ThreadlogError):
 def export_command(
     thread: Annotated[str, typer.Argument(help="Id of the thread.")],
     tenant: Tenant = TENANT,
-    output: Annotated[Path | None, typer.Option(help="A file instead of the standard output.")] = None,
-    idle_seconds: Annotated[float, typer.Option(help="Give up after so long without a record.", min=0.1)] = 60,
+    output: Annotated[Path | None, typer.Option(help="File to write [default: standard output].")] = None,
+    idle_seconds: Annotated[float, typer.Option(help="Give up after so many seconds without a record.", min=0.1)] = 60,
 ) -> None:
-    """Write a thread as JSON lines, out of the log of THREADLOG_KAFKA_BOOTSTRAP_SERVERS."""
+    """Write a thread as JSON lines, read from the log of THREADLOG_KAFKA_BOOTSTRAP_SERVERS."""
     try:
         key = parse_key(f"{tenant}/{thread}".encode())
         if output is None:
@@ -51,7 +51,7 @@ def export_command(
 
 
 def _to_file(key: ThreadKey, output: Path, idle_seconds: float) -> None:
-    """The whole export, or no file."""
+    """Write the whole export, or no file."""
     partial = output.with_name(f".{output.name}.{os.getpid()}")
     try:
         with partial.open("xb") as file:
@@ -74,7 +74,7 @@ async def _export(key: ThreadKey, file: BinaryIO, idle_seconds: float) -> None:
 
 
 async def export(log: "Log", key: ThreadKey, file: BinaryIO, idle_seconds: float) -> "Exported":
-    """As of the partition's end when it begins. Raises ExportError where the log has no record of the thread."""
+    """Export the thread up to the end that its partition has now. Raises ExportError if the log has no record of it."""
     from services.chassis.log.port import TopicPartition
     from services.cli.exported import Exported
 

@@ -28,12 +28,12 @@ VERSION: Final = 1
 
 @dataclass(slots=True)
 class Exported:
-    """Fed with the records of the thread's partition, in order."""
+    """Takes the records of the thread's partition in order, and returns the lines of the export."""
 
     key: ThreadKey
     state: ThreadState = field(default_factory=lambda: NOTHING)
     lines: int = 0
-    """Of records."""
+    """Number of records."""
     _transcript: Transcript = field(default_factory=Transcript)
 
     def head(self, tp: TopicPartition, end: int, cluster_id: str) -> bytes:
@@ -53,7 +53,7 @@ class Exported:
         )
 
     def record(self, incoming: Incoming) -> bytes | None:
-        """None where it is another thread's."""
+        """Return the line of a record, or None if it belongs to another thread."""
         if incoming.key != self.key.to_bytes():
             return None
         self.lines += 1
@@ -67,7 +67,7 @@ class Exported:
         return _with_value({**_folded(record, self.state, verdict), **_of_log(incoming)}, incoming.value)
 
     def tail(self) -> bytes:
-        """State and context. An export without them is not whole."""
+        """Return the last lines, with state and context. An export without them is not whole."""
         state = self.state
         head: dict[str, JsonValue] = {
             "kind": "state",
@@ -109,7 +109,7 @@ def _of_log(incoming: Incoming) -> dict[str, JsonValue]:
 
 
 def _headers(headers: Headers) -> JsonValue:
-    """Pairs of name and value; a value that is no text as `{"base64": …}`."""
+    """Return pairs of name and value. A value that is not text is written as `{"base64": …}`."""
     return [[name, _text(raw)] for name, raw in headers]
 
 

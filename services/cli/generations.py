@@ -31,25 +31,37 @@ BAR_CELLS: Final = 30
 T = TypeVar("T")
 Work = Callable[["Log", "ProjectorSettings", "OnProgress"], Awaitable["Generation"]]
 
-generations = typer.Typer(no_args_is_help=True, help="The builds of the views; see docs/operations.md.")
+generations = typer.Typer(
+    no_args_is_help=True, help="List, restore and remove generations of the views; see docs/operations.md."
+)
 
 
 def rebuild_command(
-    workers: Annotated[int | None, typer.Option(min=1, max=64, help="Processes, each with its own partitions.")] = None,
-    rate: Annotated[int | None, typer.Option(min=1, help="Records per second at most.")] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, max=64, help="Number of processes; each one fills its own partitions.")
+    ] = None,
+    rate: Annotated[
+        int | None, typer.Option(min=1, help="Limit on records per second, of all workers together.")
+    ] = None,
     compare: Annotated[
         bool, typer.Option(help="Swap only if the new views equal the live ones at the same position.")
     ] = True,
-    keep: Annotated[bool, typer.Option("--keep", help="Keep the generation that was live, to go back to.")] = False,
-    restart: Annotated[bool, typer.Option("--restart", help="Begin anew, whatever an earlier one has built.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Swap although the comparison finds differences.")] = False,
+    keep: Annotated[
+        bool,
+        typer.Option("--keep", help="Keep the generation that was live, so that `generations use` can restore it."),
+    ] = False,
+    restart: Annotated[
+        bool, typer.Option("--restart", help="Start from nothing, even if an earlier rebuild is unfinished.")
+    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Swap even if the comparison finds differences.")] = False,
     new_log: Annotated[
-        bool, typer.Option("--new-log", help="The topic was made anew, perhaps with another number of partitions.")
+        bool,
+        typer.Option(
+            "--new-log", help="Accept that the topic was created again, perhaps with another number of partitions."
+        ),
     ] = False,
 ) -> None:
-    """Build the views anew from the beginning of the log, beside the live ones, and swap. Goes on with an unfinished
-    build.
-    """
+    """Build the views from the beginning of the log, beside the live ones, and swap. Continues an unfinished build."""
     from services.projector.rebuilding.rebuild import rebuild
 
     changed: dict[str, Any] = {}
@@ -62,12 +74,12 @@ def rebuild_command(
         options = {"compare": compare, "keep_old": keep, "restart": restart, "force": force, "new_log": new_log}
         return await rebuild(log, settings.postgres_dsn, settings, on_progress, **options)
 
-    _fill(work, changed, "the next `threadlog rebuild` goes on with it")
+    _fill(work, changed, "the next `threadlog rebuild` continues it")
 
 
 @generations.command("list")
 def list_command() -> None:
-    """Those that are there, with their versions, how far they are, and what they take on disk."""
+    """List generations with their version, progress and size on disk."""
     from services.projector.rebuilding.kept_generations import list_generations
     from services.projector.settings import ProjectorSettings
 
@@ -83,19 +95,23 @@ def list_command() -> None:
 
 
 @generations.command("use")
-def use_command(number: Annotated[int, typer.Argument(help="As `threadlog generations list` shows it.")]) -> None:
-    """Go back to a kept generation: it catches up with the log, then takes over. The live one is kept."""
+def use_command(
+    number: Annotated[int, typer.Argument(help="Number of the generation, from `threadlog generations list`.")],
+) -> None:
+    """Restore a kept generation: it catches up with the log and becomes live. The generation that was live is kept."""
     from services.projector.rebuilding.kept_generations import use_generation
 
     async def work(log: "Log", settings: "ProjectorSettings", on_progress: "OnProgress") -> "Generation":
         return await use_generation(log, settings.postgres_dsn, settings, on_progress, number)
 
-    _fill(work, {}, "what is live has not changed")
+    _fill(work, {}, "the live generation has not changed")
 
 
 @generations.command("drop")
-def drop_command(number: Annotated[int, typer.Argument(help="As `threadlog generations list` shows it.")]) -> None:
-    """Remove a generation that is not live, and what it takes on disk."""
+def drop_command(
+    number: Annotated[int, typer.Argument(help="Number of the generation, from `threadlog generations list`.")],
+) -> None:
+    """Remove a generation that is not live, and free its disk space."""
     from services.projector.rebuilding.kept_generations import remove_generation
     from services.projector.settings import ProjectorSettings
 
@@ -121,7 +137,9 @@ def _fill(work: Work, changed: dict[str, Any], if_stopped: str) -> None:
 
 
 async def _with_log(work: Work, settings: "ProjectorSettings", on_progress: "OnProgress") -> "Generation | None":
-    """None where a signal stopped it. A second one ends the process as it would without us."""
+    """Return the generation that is live now, or None if a signal stopped the work. A second signal ends the
+    process.
+    """
     from prometheus_client import CollectorRegistry
 
     from services.chassis.kafka.kafka_log import KafkaLog
@@ -168,7 +186,7 @@ async def _with_log(work: Work, settings: "ProjectorSettings", on_progress: "OnP
 
 
 class Bar:
-    """On a terminal: one line that is drawn over."""
+    """Draws progress on a terminal, in one line that is written over."""
 
     def __init__(self) -> None:
         self._drawn_at = float("-inf")
@@ -185,7 +203,7 @@ class Bar:
 
 
 class Lines:
-    """Elsewhere: a line of JSON every second and for each change of what it does."""
+    """Writes progress elsewhere: a line of JSON every second and for each change of phase."""
 
     def __init__(self) -> None:
         self._said_at = float("-inf")
@@ -219,7 +237,7 @@ def bar(progress: "Progress") -> str:
         f"{progress.records_per_second:,.0f}/s",
     ]
     if progress.is_paused:
-        parts.append("waits for the live views")
+        parts.append("paused: the live views are behind")
     elif left is not None and progress.phase == "reading":
         parts.append(f"{_duration(left)} left")
     return "  ".join(parts)

@@ -1,4 +1,4 @@
-"""`threadlog services run NAME`: one service, in this process."""
+"""`threadlog services run NAME` runs one service in this process."""
 
 import sys
 from enum import StrEnum
@@ -7,7 +7,7 @@ from typing import Annotated, Final
 
 import typer
 
-app = typer.Typer(no_args_is_help=True, help="The services.")
+app = typer.Typer(no_args_is_help=True, help="Run a service, or list them.")
 
 
 class Service(StrEnum):
@@ -22,18 +22,22 @@ MODULES: Final = {
     Service.tool_executor: "services.tool_executor.__main__",
     Service.rollups: "services.projector.windows.rollups",
 }
-"""Of those whose module has another name."""
+"""Modules of the services that are not named after their package."""
 
 
 @app.command("run")
-def run(name: Annotated[Service, typer.Argument(help="Which one.")]) -> None:
-    """Run a service until it is told to stop. Settings come from the environment, see .env.example."""
+def run(
+    name: Annotated[
+        Service, typer.Argument(help="Service to run: ingest, runtime, tool-executor, projector or rollups.")
+    ],
+) -> None:
+    """Run a service until it receives SIGTERM. Settings come from the environment; .env.example lists them."""
     module = import_module(MODULES.get(name, f"services.{name.value}.__main__"))
     sys.exit(module.main())
 
 
 @app.command("list")
 def show_all() -> None:
-    """Name the services."""
+    """List the names of the services."""
     for service in Service:
         print(service.value)

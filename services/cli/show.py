@@ -9,7 +9,7 @@ from pydantic import JsonValue
 from services.client.sse import Fact, JsonObject, Live
 
 HASH: Final = re.compile(r"=[0-9a-f]{64}$")
-"""What no person reads."""
+"""Values that no person reads."""
 LINE_CHARACTERS_MAX: Final = 160
 RESULT_LINES_MAX: Final = 6
 LOST: Final = " (run again where that is safe; else unknown, until somebody settles it)"
@@ -17,13 +17,13 @@ LOST: Final = " (run again where that is safe; else unknown, until somebody sett
 SETTLED_BY_PEOPLE: Final = frozenset(
     {"tool_call.approved", "tool_call.denied", "tool_call.approval_expired", "tool_call.resolved"}
 )
-"""Or by a policy in their stead."""
+"""Kinds of events by which people, or policies for them, settle calls."""
 
 DIM, BOLD, RED, GREEN, YELLOW, PLAIN = "\x1b[2m", "\x1b[1m", "\x1b[31m", "\x1b[32m", "\x1b[33m", "\x1b[0m"
 
 
 def line(fact: Fact) -> str:
-    """One line per record: seq, time, what it is, what it came to."""
+    """Return one line for a record: seq, time, what it is, and the verdict if it had no effect."""
     time = str(fact.body["time"])[11:23]
     verdict = "" if fact.applied else f"  {fact.effect}: {fact.body['reason']}"
     return f"{fact.seq:>5}  {time}  {fact.kind:<28} {shortened(_about(fact), LINE_CHARACTERS_MAX)}{verdict}".rstrip()
@@ -35,7 +35,7 @@ def shortened(text: str, characters: int) -> str:
 
 
 class Conversation:
-    """What a chat shows: answers as they come, calls and their results. It remembers what was already shown live."""
+    """Shows what a chat shows: answers as they come, calls and their results. It remembers what was shown live."""
 
     def __init__(self, *, colors: bool, result_lines_max: int = RESULT_LINES_MAX) -> None:
         self._colors = colors
@@ -43,9 +43,9 @@ class Conversation:
         self._shown: dict[tuple[int, int, int], str] = {}
         self._last_step = (0, 0)
         self._heard: dict[str, str] = {}
-        """By call, the output that was shown as it came."""
+        """Call → the output that was shown live."""
         self._waiting: dict[str, tuple[str, bool]] = {}
-        """By id, the steering inputs that no step has taken yet, and whether each is for the open turn alone."""
+        """Id of a steering input that no step has taken yet → its text, and whether it is for the open turn only."""
         self._at_line_start = True
         self.open_turn: int | None = None
 
@@ -103,7 +103,7 @@ class Conversation:
                 return ""
 
     def note(self, text: str) -> str:
-        """Of whoever shows it, on a line of its own."""
+        """Return a note of whoever shows the conversation, on a line of its own."""
         return self._own_line(YELLOW, text)
 
     def _steering(self, fact: Fact) -> str:
@@ -120,7 +120,7 @@ class Conversation:
         return "".join([self._own_line(YELLOW, f"{place} takes it up: {each[0]}") for each in taken if each])
 
     def _settled_by_people(self, fact: Fact) -> str:
-        """Of what policies decide, only what they deny is worth a line."""
+        """Return a line for a decision. Of a policy's decisions only denials are worth one."""
         data = fact.data
         call, by = data["call"], data.get("by")
         match fact.kind:

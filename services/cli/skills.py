@@ -18,7 +18,9 @@ from services.chassis.threads.skill_tar import MEDIA_TYPE, SKILL_FILE, SkillFile
 from services.cli.connection import TENANT, URL, Tenant, Token, Url, connect
 from services.client.client import JsonObject, RefusedError, UnreachableError
 
-app = typer.Typer(no_args_is_help=True, help="Folders of instructions and files that a thread's model may load.")
+app = typer.Typer(
+    no_args_is_help=True, help="Upload folders of instructions that a model may load, and list those of a thread."
+)
 
 FENCE: Final = "---"
 FRONT_MATTER_CHARACTERS_MAX: Final = 20_000
@@ -27,12 +29,14 @@ LEFT_OUT: Final = frozenset({".git", "__pycache__", ".DS_Store"})
 
 @app.command("push")
 def push(
-    folder: Annotated[Path, typer.Argument(help="With a SKILL.md in it.", file_okay=False, exists=True)],
+    folder: Annotated[Path, typer.Argument(help="Folder that contains a SKILL.md.", file_okay=False, exists=True)],
     name: Annotated[
-        str | None, typer.Option("--name", help="Default: as the front matter says, or the folder.")
+        str | None, typer.Option("--name", help="Name [default: from the front matter, or the folder].")
     ] = None,
-    version: Annotated[str | None, typer.Option("--version", help="Default: as the front matter says.")] = None,
-    description: Annotated[str | None, typer.Option("--description", help="What it is good for.")] = None,
+    version: Annotated[str | None, typer.Option("--version", help="Version [default: from the front matter].")] = None,
+    description: Annotated[
+        str | None, typer.Option("--description", help="What the skill is good for; the model chooses by it.")
+    ] = None,
     url: Url = URL,
     token: Token = None,
     tenant: Tenant = TENANT,
@@ -57,7 +61,7 @@ def list_skills(
     token: Token = None,
     tenant: Tenant = TENANT,
 ) -> None:
-    """What the thread's model may load, and what it has loaded."""
+    """List the skills that the model of a thread may load, and those that it has loaded."""
     for line in listed(asyncio.run(_state(thread, url, token, tenant))):
         typer.echo(line)
 
@@ -81,7 +85,7 @@ async def _state(thread: str, url: str, token: str | None, tenant: str) -> JsonO
 
 
 def read_folder(folder: Path, limits: SkillLimits) -> dict[str, SkillFile]:
-    """Its regular files. Raises SkillRefusedError for what a skill cannot hold."""
+    """Return the regular files of the folder. Raises SkillRefusedError for what a skill cannot contain."""
     files: dict[str, SkillFile] = {}
     for root, folders, names in os.walk(folder):
         folders[:] = sorted(set(folders) - LEFT_OUT)
@@ -103,7 +107,7 @@ def read_folder(folder: Path, limits: SkillLimits) -> dict[str, SkillFile]:
 
 
 def front_matter(text: str) -> dict[str, str]:
-    """What SKILL.md says of itself between two lines `---` at its beginning."""
+    """Return what SKILL.md says of itself between two lines `---` at its beginning."""
     first, _, rest = text.partition("\n")
     if first.strip() != FENCE:
         return {}
@@ -118,7 +122,7 @@ def front_matter(text: str) -> dict[str, str]:
 
 
 def entry_of(folder: str, told: Mapping[str, str], given: Mapping[str, str | None], digest: str) -> Skill:
-    """What is given goes before what the folder tells of itself."""
+    """Return the entry for a configuration. What is given counts before what the folder says of itself."""
     chosen = {key: value for key, value in given.items() if value is not None}
     version = chosen.get("version") or told.get("version")
     if version is None:
@@ -138,7 +142,7 @@ def entry_of(folder: str, told: Mapping[str, str], given: Mapping[str, str | Non
 
 
 def listed(answer: JsonObject) -> list[str]:
-    """Lines for a terminal, from the thread's state."""
+    """Return lines for a terminal, from the thread's state."""
     state = answer["state"]
     assert isinstance(state, dict)
     loaded, config = state.get("skills"), state.get("config")

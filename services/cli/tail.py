@@ -1,4 +1,4 @@
-"""`threadlog tail THREAD`: its records, one line each, from the first one on."""
+"""`threadlog tail THREAD` prints the records of a thread, one line each, and follows it."""
 
 import asyncio
 import sys
@@ -15,14 +15,14 @@ from services.client.sse import Fact
 
 def tail(
     thread: Annotated[str, typer.Argument(help="Id of the thread.")],
-    after: Annotated[int, typer.Option(help="Only records with a higher seq.", min=0)] = 0,
-    until_turn_end: Annotated[bool, typer.Option("--until-turn-end", help="End with the next turn.")] = False,
-    raw: Annotated[bool, typer.Option("--json", help="The records as JSON, one per line.")] = False,
+    after: Annotated[int, typer.Option(help="Skip records up to this seq.", min=0)] = 0,
+    until_turn_end: Annotated[bool, typer.Option("--until-turn-end", help="Exit when the next turn ends.")] = False,
+    raw: Annotated[bool, typer.Option("--json", help="Print each record as a line of JSON.")] = False,
     url: Url = URL,
     token: Token = None,
     tenant: Tenant = TENANT,
 ) -> None:
-    """Follow a thread; reconnects by itself."""
+    """Print the records of a thread and follow it. Reconnects by itself."""
 
     async def follow() -> None:
         async with (

@@ -1,4 +1,4 @@
-"""`threadlog topics apply | check`."""
+"""`threadlog topics apply` and `check` create topics and compare them with their declarations."""
 
 import asyncio
 import sys
@@ -16,12 +16,14 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-app = typer.Typer(no_args_is_help=True, help="The topics on the broker of THREADLOG_KAFKA_BOOTSTRAP_SERVERS.")
+app = typer.Typer(
+    no_args_is_help=True, help="Create and check the topics on the broker of THREADLOG_KAFKA_BOOTSTRAP_SERVERS."
+)
 
 
 @app.command("apply")
 def apply_command() -> None:
-    """Create the topics that are missing; change nothing that exists."""
+    """Create the topics that are missing. Existing topics are compared and never changed."""
     from services.chassis.settings import Settings
 
     applied = _run(apply_topics(Settings()))
@@ -32,7 +34,7 @@ def apply_command() -> None:
 
 @app.command("check")
 def check_command() -> None:
-    """Compare the topics with what they should be; change nothing."""
+    """Compare the topics with their declarations and change nothing. Exits with 1 if one differs."""
     from services.chassis.settings import Settings
 
     _show(_run(check_topics(Settings())))
@@ -68,4 +70,4 @@ def _show(differences: tuple["TopicDifference", ...]) -> None:
         print(difference)
     if differences:
         sys.exit(1)
-    print("all topics are as they should be")
+    print("all topics are as declared")

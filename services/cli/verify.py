@@ -1,4 +1,4 @@
-"""`threadlog verify --all | --thread TENANT/THREAD`: whether the views are what the log comes to."""
+"""`threadlog verify` folds the log again and compares the views with the result."""
 
 import asyncio
 import json
@@ -18,26 +18,26 @@ DIFFERENT: Final = 1
 NOT_VERIFIED: Final = 2
 STOPPED: Final = 128 + signal.SIGTERM
 VALUE_CHARACTERS: Final = 200
-"""Of a value, where people read it."""
+"""Longest value that is printed for people."""
 
 
 def verify_command(
-    thread: Annotated[str | None, typer.Option(help="One thread, as TENANT/THREAD.")] = None,
-    everything: Annotated[bool, typer.Option("--all", help="All of them.")] = False,
+    thread: Annotated[str | None, typer.Option(help="Verify one thread, named TENANT/THREAD.")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Verify all threads.")] = False,
     accept: Annotated[
         list[str] | None,
-        typer.Option(help="PARTITION:OFFSET of a record whose wrong hash is known; give several."),
+        typer.Option(help="PARTITION:OFFSET of a record whose wrong hash is known. May be repeated."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="What was found as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
 ) -> None:
-    """Fold the log anew and compare hashes, chains and views with it, while services run.
+    """Fold the log again and compare hashes, chains and views with it. Services may run meanwhile.
 
-    Exits with 0 where all is equal, 1 where something differs, 2 where that could not be found out.
+    Exits with 0 if everything is equal, 1 if something differs, 2 if it could not be verified.
     """
     import asyncpg
 
     if (thread is None) != everything:
-        raise typer.BadParameter("say --all, or --thread TENANT/THREAD")
+        raise typer.BadParameter("give either --all or --thread TENANT/THREAD")
     try:
         report = asyncio.run(_verify(thread, accept or []))
     except KeyboardInterrupt:
@@ -81,7 +81,7 @@ def describe(report: "Report") -> str:
     ]
     first = report.first
     if first is None:
-        return "\n".join([*lines, "the views are what the log comes to"])
+        return "\n".join([*lines, "the views equal the log"])
     lines += [f"{report.findings} differences; the first:", *_described(first)]
     rest = [finding for finding in report.firsts if finding is not first]
     if rest:

@@ -1,0 +1,1 @@
+"""`threadlog artifacts` checks the artifact store and collects what nothing names."""

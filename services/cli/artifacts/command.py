@@ -1,4 +1,4 @@
-"""`threadlog artifacts check` and `collect`: care of the store of THREADLOG_ARTIFACTS_URL; see docs/artifacts.md."""
+"""`threadlog artifacts check` and `collect` look after the store of THREADLOG_ARTIFACTS_URL; see docs/artifacts.md."""
 
 import asyncio
 import sys
@@ -19,21 +19,21 @@ SHOWN_MAX: Final = 100
 
 T = TypeVar("T")
 
-app = typer.Typer(no_args_is_help=True, help="The artifact store: what it lacks, and what nothing names.")
+app = typer.Typer(no_args_is_help=True, help="Find missing artifacts, and remove those that nothing names.")
 
-Tenant = Annotated[str | None, typer.Option(help="Only this tenant's.")]
-ViewsSeconds = Annotated[float, typer.Option(min=0, help="How long the views may take to come to the log's end.")]
+Tenant = Annotated[str | None, typer.Option(help="Only artifacts of this tenant.")]
+ViewsSeconds = Annotated[float, typer.Option(min=0, help="Seconds to wait until the views reach the end of the log.")]
 
 
 @app.command("check")
 def check_command(
     tenant: Tenant = None,
-    read: Annotated[bool, typer.Option(help="Read each object and compare its bytes with its hash.")] = True,
+    read: Annotated[bool, typer.Option(help="Read each object and compare its content with its hash.")] = True,
     views_seconds: ViewsSeconds = 60,
 ) -> None:
     """Find artifacts that events name and that are missing, altered or unreadable.
 
-    Exits with 0 where all are there, 1 where some are not, 2 where that could not be found out.
+    Exits with 0 if all exist, 1 if some do not, 2 if it could not be checked.
     """
     from services.chassis.artifacts.care import check
 
@@ -52,9 +52,11 @@ def check_command(
 def collect_command(
     tenant: Tenant = None,
     grace_seconds: Annotated[
-        float | None, typer.Option(min=0, help="In place of THREADLOG_ARTIFACTS_GRACE_SECONDS.")
+        float | None, typer.Option(min=0, help="Grace time in seconds [default: THREADLOG_ARTIFACTS_GRACE_SECONDS].")
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Report what would be removed, and remove nothing.")
+    ] = False,
     views_seconds: ViewsSeconds = 60,
 ) -> None:
     """Set aside what nothing has named or touched for the grace time, and delete what was set aside for as long again.

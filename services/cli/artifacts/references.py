@@ -1,4 +1,4 @@
-"""What names artifacts, from the views and the imports in the database of THREADLOG_POSTGRES_DSN."""
+"""The views and imports in the database of THREADLOG_POSTGRES_DSN say which artifacts are named."""
 
 import asyncio
 from collections.abc import AsyncIterator, Collection
@@ -24,7 +24,7 @@ SWAPS_MAX: Final = 5
 
 
 class ViewedReferences:
-    """`operator` sees all tenants' rows, `service` the positions."""
+    """Reads references: `operator` sees the rows of all tenants, `service` the positions."""
 
     def __init__(
         self, operator: asyncpg.Connection, service: asyncpg.Connection, log: Log, views_seconds: float
@@ -35,7 +35,7 @@ class ViewedReferences:
         self._views_seconds = views_seconds
         self._sql = SqlFiles(Path(__file__).with_name("sql"))
         self._ends: dict[int, int] = {}
-        """Which the views have passed."""
+        """Offsets that the views have passed."""
 
     async def catch_up(self) -> None:
         partitions = await self._log.partition_count(THREAD_EVENTS.name)
@@ -72,7 +72,7 @@ class ViewedReferences:
         return frozenset(row["sha256"] for row in (*rows, *imported))
 
     async def all(self, tenant: str | None) -> AsyncIterator[Reference]:
-        """Page by page: whoever reads a view for as long as objects take to be read keeps generations from a swap."""
+        """Yield the references page by page: a long read of a view would keep generations from swapping."""
         at = (tenant or "", "")
         while rows := await self._operator.fetch(self._sql["all_artifacts"], *at, PAGE):
             for row in rows:

@@ -1,0 +1,1 @@
+"""`threadlog import` uploads recorded sessions, has them imported and shows the progress."""

@@ -1,4 +1,4 @@
-"""`threadlog import claude-code|codex PATH…`: sessions that were recorded elsewhere, into threads to go on with.
+"""`threadlog import claude-code|codex PATH…` turns recorded sessions into threads that can be continued.
 
 The files are uploaded as artifacts and imported by the service, in as many imports as it takes; `--dry-run` reads them
 here and keeps nothing. On a terminal a bar shows how far it is; otherwise each file and the end are a line of JSON.
@@ -20,15 +20,15 @@ from services.importer.sessions import ReadLimits, dry_run
 from services.importer.source_files import FILES_MAX, PathError, SessionFile, find_files
 
 FAILED: Final = 1
-"""Some of the files could not be imported; the others were."""
+"""Exit status if some of the files could not be imported. The others were."""
 USAGE: Final = 2
 BAR_CHARACTERS: Final = 30
 
-app = typer.Typer(no_args_is_help=True, help="Import sessions that Claude Code or Codex has recorded.")
-Paths = Annotated[list[Path], typer.Argument(help="A session's file, its folder, or the tool's data folder.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Read and report only. Needs no running service.")]
-ReportFile = Annotated[Path | None, typer.Option("--report", help="Write what was found in each file, as JSON.")]
-FilesMax = Annotated[int, typer.Option(help="Refuse folders with more files.", min=1)]
+app = typer.Typer(no_args_is_help=True, help="Import sessions of Claude Code or Codex.")
+Paths = Annotated[list[Path], typer.Argument(help="File of a session, its folder, or the data folder of the tool.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Read and report only. No service needs to run.")]
+ReportFile = Annotated[Path | None, typer.Option("--report", help="File for a JSON report on each imported file.")]
+FilesMax = Annotated[int, typer.Option(help="Refuse to import more files than this at once.", min=1)]
 
 
 @app.command("claude-code")
@@ -42,7 +42,7 @@ def claude_code(
     report: ReportFile = None,
     files_max: FilesMax = FILES_MAX,
 ) -> None:
-    """Import sessions of Claude Code; its data folder is ~/.claude."""
+    """Import sessions of Claude Code. Its data folder is ~/.claude."""
     _run("claude-code", paths, (url, token, tenant), report, files_max, is_dry=dry_run)
 
 
@@ -57,7 +57,7 @@ def codex(
     report: ReportFile = None,
     files_max: FilesMax = FILES_MAX,
 ) -> None:
-    """Import sessions of Codex; its data folder is ~/.codex."""
+    """Import sessions of Codex. Its data folder is ~/.codex."""
     _run("codex", paths, (url, token, tenant), report, files_max, is_dry=dry_run)
 
 
@@ -90,7 +90,9 @@ def _run(
         if report is not None:
             report.write_bytes(orjson.dumps(shown.reports, option=orjson.OPT_INDENT_2) + b"\n")
     except KeyboardInterrupt:
-        sys.stderr.write("threadlog: what was uploaded goes on being imported; run it again to see how far it is\n")
+        sys.stderr.write(
+            "threadlog: the import of uploaded files continues; run the command again to see its progress\n"
+        )
         sys.exit(130)
     except OSError as error:
         sys.exit(f"threadlog: {error}")
@@ -112,7 +114,7 @@ async def _import(
 
 
 class Shown:
-    """What a person or a program sees of it. `reports` in the order of the files."""
+    """Shows the import to a person or a program. `reports` are in the order of the files."""
 
     def __init__(self, files: int, *, is_terminal: bool) -> None:
         self.reports: list[dict[str, JsonValue]] = []

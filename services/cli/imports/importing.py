@@ -22,7 +22,7 @@ from services.importer.sessions import FILE_BYTES_MAX, ReadLimits, Scanned, dry_
 from services.importer.source_files import CODEX_INDEX_NAME, SESSION_SUFFIX, SessionFile, may_be_read
 
 FILES_AT_ONCE: Final = 200
-"""Of one import, what belongs to its sessions among them."""
+"""Limit on the files of one import, companions of its sessions included."""
 POLL_SECONDS: Final = 0.3
 
 Report: TypeAlias = dict[str, JsonValue]
@@ -32,13 +32,13 @@ class Progress(Protocol):
     def uploaded(self, done: int, total: int) -> None: ...
 
     def imported(self, done: int) -> None:
-        """How many files of the import that is under way."""
+        """Show how many files of the running import are done."""
 
     def file(self, report: Report, threads: list[JsonValue]) -> None: ...
 
 
 class Found(NamedTuple):
-    """A session's file, and what lies beside it: the folder that is named like it, and copies of what was in it."""
+    """A session's file and its companions: the folder that is named like it, and copies of what was in it."""
 
     scanned: Scanned
     beside: list[Path]
@@ -50,14 +50,14 @@ class Prepared:
     session: Upload | None = None
     beside: list[Upload] = field(default_factory=list)
     report: Report | None = None
-    """What is known of it without an import: that there is nothing to import."""
+    """Return the report of a file that needs no import, because there is nothing to import."""
     notes: list[str] = field(default_factory=list)
 
     def uploads(self) -> list[Upload]:
         return [self.session, *self.beside] if self.session is not None else []
 
     def refused(self, reasons: Mapping[str, str], tool: Tool) -> None:
-        """By what the service said of uploads, by sha256."""
+        """Drop the uploads that the service refused. `reasons` maps sha256 to the reason."""
         for upload in [upload for upload in self.beside if upload.sha256 in reasons]:
             self.beside.remove(upload)
             self.notes.append(f"{upload.path.name}, which belongs to it: {reasons[upload.sha256]}")
@@ -70,7 +70,7 @@ class Prepared:
 async def import_files(
     files: Sequence[SessionFile], tool: Tool, service: tuple[str, str | None, str], progress: Progress
 ) -> None:
-    """Raises RefusedError, UnreachableError."""
+    """Upload and import the files, and show how it goes. Raises RefusedError, UnreachableError."""
     url, token, tenant = service
     root = _common(files)
     async with ThreadlogClient(url, token=token, tenant=tenant) as client, transport_to(url, token, tenant) as uploads:
@@ -92,7 +92,7 @@ def _common(files: Sequence[SessionFile]) -> Path:
 
 
 def in_order(files: Iterable[SessionFile]) -> tuple[list[Found], list[Found]]:
-    """Sessions from the oldest on, so that parents come before their forks, and indexes of their names."""
+    """Return the sessions from the oldest on, so that parents come before their forks, and indexes of their names."""
     found = [Found(scan_file(file), _beside(file.path.resolve())) for file in files]
     found.sort(key=lambda each: (each.scanned.begins, each.scanned.file.name))
     sessions: list[Found] = []
@@ -103,7 +103,7 @@ def in_order(files: Iterable[SessionFile]) -> tuple[list[Found], list[Found]]:
 
 
 def parts(sessions: Iterable[Found]) -> Iterator[list[Found]]:
-    """As imports take them, at least one. Sessions that begin at the same time are copies of each other, and stay
+    """Yield the sessions as imports take them. Sessions that begin at the same time are copies of each other, and stay
     together, as does a session with what lies beside it; those may be more files.
     """
     part: list[Found] = []
@@ -155,7 +155,7 @@ def prepare(found: Found, tool: Tool, root: Path) -> Prepared:
 
 
 def looked_at(file: SessionFile, tool: Tool) -> Report:
-    """As `--dry-run` tells it."""
+    """Return the report of a file that is not uploaded, as `--dry-run` reports it."""
     [report] = dry_run([file], tool, ReadLimits())
     return report.to_json()
 
@@ -182,10 +182,10 @@ async def _import(client: ThreadlogClient, tool: Tool, prepared: Sequence[Prepar
 
 
 class Done(NamedTuple):
-    """What an import came to."""
+    """An import's result."""
 
     files: dict[str, tuple[Report, list[JsonValue]]]
-    """By the name under which each was imported: what was found, and the threads."""
+    """Name under which a file was imported → its report and its threads."""
     gave_up: str | None = None
 
 

@@ -1,4 +1,4 @@
-"""Files to the service as artifacts. What is wrong with one of them stops none of the others."""
+"""Files are uploaded to the service as artifacts. A problem with one file does not stop the others."""
 
 import asyncio
 import hashlib
@@ -19,16 +19,16 @@ UPLOADS_AT_ONCE: Final = 4
 UPLOAD_SECONDS: Final = 600.0
 LATER: Final = frozenset({429, 502, 503, 504})
 OF_THE_FILE: Final = frozenset({413, 422})
-"""Too large, or other bytes than were announced. Other refusals would befall every file."""
+"""Refusals of a single file: too large, or other bytes than were announced. Any other refusal would meet every file."""
 
 
 @dataclass(frozen=True, slots=True)
 class Upload:
     path: Path
     shown: str
-    """As the report names the file."""
+    """Name of the file in the report."""
     name: str
-    """Relative to a folder of all, as the service puts it."""
+    """Path relative to a folder of all files, as the service stores it."""
     companion: bool
     sha256: str
     size: int
@@ -38,11 +38,11 @@ class Upload:
 
 
 class ChangedError(Exception):
-    """The file is shorter than it was."""
+    """The file has become shorter since it was hashed."""
 
 
 def upload_of(path: Path, shown: str, root: Path, *, companion: bool) -> Upload:
-    """Raises OSError."""
+    """Return what has to be uploaded of a file. Raises OSError."""
     sha256, size = hashlib.sha256(), 0
     with path.open("rb") as opened:
         while piece := opened.read(PIECE_BYTES):
@@ -59,7 +59,7 @@ def transport_to(url: str, token: str | None, tenant: str) -> httpx2.AsyncClient
 async def upload_all(
     transport: httpx2.AsyncClient, uploads: Sequence[Upload], progress: Callable[[int, int], None]
 ) -> dict[str, str]:
-    """Why which of them were not stored, by sha256. Raises RefusedError, UnreachableError."""
+    """Upload the files. Return sha256 → reason for those that were refused. Raises RefusedError, UnreachableError."""
     places, done, refused = asyncio.Semaphore(UPLOADS_AT_ONCE), 0, dict[str, str]()
 
     async def one(upload: Upload) -> None:
@@ -81,7 +81,7 @@ async def upload_all(
 
 
 async def _put(transport: httpx2.AsyncClient, upload: Upload) -> str | None:
-    """Why it cannot be stored."""
+    """Upload one file, and return why it cannot be stored, or None."""
     media_type = MEDIA_TYPES.get(upload.path.suffix, "application/octet-stream")
     headers = {"content-type": media_type, "content-length": str(upload.size)}
     error: Exception | None = None
@@ -110,7 +110,7 @@ async def _put(transport: httpx2.AsyncClient, upload: Upload) -> str | None:
 
 
 async def _pieces(upload: Upload) -> AsyncIterator[bytes]:
-    """As many bytes as were hashed: sessions grow while somebody works in them. Raises ChangedError, OSError."""
+    """Yield as many bytes as were hashed: sessions grow while somebody works in them. Raises ChangedError, OSError."""
     left = upload.size
     with upload.path.open("rb") as opened:
         while left:

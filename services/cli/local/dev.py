@@ -1,4 +1,4 @@
-"""`threadlog dev`: everything on this machine, with no services installed; in memory, and it says so."""
+"""`threadlog dev` runs everything on this machine without installed services, in memory, and says so."""
 
 import asyncio
 import contextlib
@@ -42,25 +42,29 @@ POSTGRES_VARIABLE: Final = "THREADLOG_POSTGRES_DSN"
 @dataclass(frozen=True, slots=True)
 class Started:
     environment: Mapping[str, str]
-    """Of the services."""
+    """Environment of the services."""
     engines: tuple[Running, ...]
-    """Broker and database, where they are ours."""
+    """The broker and the database, if this process started them."""
     notes: tuple[str, ...]
 
 
 def dev(
-    port: Annotated[int | None, typer.Option(help=f"Of the HTTP API; {PORT}, or a free one where it is taken.")] = None,
-    model: Annotated[str | None, typer.Option(help="The default model, such as openai:NAME; else a script.")] = None,
-    script: Annotated[Path | None, typer.Option(help="What the model `scripted` plays.", exists=True)] = None,
-    tools: Annotated[Path | None, typer.Option(help="The tools file: MCP servers and policies.", exists=True)] = None,
+    port: Annotated[
+        int | None, typer.Option(help=f"Port of the HTTP API [default: {PORT}, or a free one if it is in use].")
+    ] = None,
+    model: Annotated[str | None, typer.Option(help="Default model, such as openai:NAME [default: a script].")] = None,
+    script: Annotated[
+        Path | None, typer.Option(help="YAML file with the answers of the model `scripted`.", exists=True)
+    ] = None,
+    tools: Annotated[Path | None, typer.Option(help="Tools file with MCP servers and policies.", exists=True)] = None,
     folder: Annotated[
         Path | None,
-        typer.Option(help="For logs, workspaces and data; else a temporary one, removed at the end."),
+        typer.Option(help="Folder for logs, workspaces and data [default: a temporary one, removed at the end]."),
     ] = None,
 ) -> None:
-    """Run broker, database and the services here, until Ctrl-C.
+    """Run a broker, a database and all services on this machine, until Ctrl-C.
 
-    THREADLOG_KAFKA_BOOTSTRAP_SERVERS and THREADLOG_POSTGRES_DSN name a broker and a database to use instead.
+    Set THREADLOG_KAFKA_BOOTSTRAP_SERVERS or THREADLOG_POSTGRES_DSN to use your own broker or database instead.
     """
     own = {
         "THREADLOG_INGEST_PORT": str(port or (PORT if port_is_free(PORT) else free_port())),
@@ -87,7 +91,7 @@ def dev(
 
 @contextlib.contextmanager
 def engines(folder: Path, environment: Mapping[str, str]) -> Iterator[Started]:
-    """Broker and database, and the environment in which services find them: given ones, or embedded ones."""
+    """Yield the broker and the database, given or embedded, and the environment in which services find them."""
     found = {
         "THREADLOG_ARTIFACTS_URL": (folder / "artifacts").resolve().as_uri(),
         **os.environ,
@@ -112,7 +116,7 @@ def engines(folder: Path, environment: Mapping[str, str]) -> Iterator[Started]:
 
 
 def settings_of(environment: Mapping[str, str]) -> "Settings":
-    """The shared settings as a service with this environment has them."""
+    """Return the shared settings of a service with this environment."""
     from services.chassis.settings import Settings
 
     prefix = "THREADLOG_"
@@ -122,7 +126,7 @@ def settings_of(environment: Mapping[str, str]) -> "Settings":
 
 
 async def prepare(environment: Mapping[str, str]) -> None:
-    """Topics and tables."""
+    """Create topics and tables."""
     settings = settings_of(environment)
     await apply_topics(settings)
     await migrate_all(settings)
@@ -152,7 +156,7 @@ async def _serve(started: Started, folder: Path) -> None:
 
 
 async def _watch(engines: Iterable[Running]) -> None:
-    """For ever, or raises ProgramEndedError."""
+    """Watch the engines for ever. Raises ProgramEndedError when one ends."""
     while True:
         for engine in engines:
             if not _is_alive(engine.pid):
@@ -173,14 +177,14 @@ def _greet(started: Started, folder: Path) -> None:
 
 
 def _variables(started: Started) -> list[str]:
-    """With which other commands find what was started here."""
+    """Return the variables with which other commands find what was started here."""
     names = (KAFKA_VARIABLE, "THREADLOG_KAFKA_IDEMPOTENCE", POSTGRES_VARIABLE, "THREADLOG_ARTIFACTS_URL")
     found = {name: started.environment[name] for name in names if name in started.environment}
     return [f"{name}={shlex.quote(value)}" for name, value in found.items() if os.environ.get(name) != value]
 
 
 def _tell(service: str, what: What, pid: int) -> None:
-    """Of a start nobody needs to hear; ends are told, and that one follows a kill is the point of it."""
+    """Print what happens to services after their start: who kills one wants to see that it returns."""
     if what != "started":
         print(f"  {service} {what}{f' (process {pid})' if pid else ''}", flush=True)
 

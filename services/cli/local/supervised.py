@@ -43,7 +43,7 @@ class _Order(TypedDict):
 @dataclass(frozen=True, slots=True)
 class Supervised:
     pid: int
-    """Of the program itself, so that a test can kill it and a bench can count its CPU time."""
+    """Process id of the program itself: tests kill it, and the bench counts its CPU time."""
     log: Path
     _supervisor: subprocess.Popen[bytes]
 
@@ -65,7 +65,7 @@ def supervised(
     user: str | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> Iterator[Supervised]:
-    """Starts `command`, its output appended to `log`; leaving the context stops it."""
+    """Start `command` with its output appended to `log`. Leaving the context stops it."""
     order = _Order(
         command=list(command),
         log=str(log),

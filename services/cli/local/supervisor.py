@@ -22,11 +22,11 @@ from services.cli.local.embedded import free_port
 from services.cli.local.supervised import Supervised, log_tail, supervised
 
 SERVICES: Final = ("projector", "runtime", "tool-executor", "ingest")
-"""In the order in which they are started."""
+"""The services in the order in which they start."""
 BESIDE: Final = ("rollups",)
-"""What runs beside them: nobody waits for it."""
+"""Processes that run beside the services. Nobody waits for them."""
 MODULES: Final = {"tool-executor": "services.tool_executor", "rollups": "services.projector.windows.rollups"}
-"""Of those whose module has another name."""
+"""Modules of the services that are not named after their package."""
 LOOK_SECONDS: Final = 0.02
 READY_SECONDS: Final = 180.0
 PROBE_SECONDS: Final = 2.0
@@ -34,7 +34,7 @@ ENDING_SIGNALS: Final = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT
 
 What = Literal["started", "ended", "given up"]
 OnChange = Callable[[str, What, int], None]
-"""Service, what happened to it, its process id."""
+"""Called with a service, what happened to it, and its process id."""
 
 
 class ServiceError(ThreadlogError):
@@ -64,9 +64,9 @@ class _Service:
     restarts: Restarts
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     stopped: asyncio.Event = field(default_factory=asyncio.Event)
-    """Nothing of it runs any more, or will."""
+    """Whether nothing of it runs, or will run, any more."""
     process: Supervised | None = None
-    """None between the end of one process and the start of the next."""
+    """The running process; None between the end of one and the start of the next."""
     given_up: bool = False
     starts: int = 0
 
@@ -79,7 +79,7 @@ class Supervisor:
     """Use it as an async context: leaving it stops every service."""
 
     def __init__(self, environment: Mapping[str, str], logs: Path, on_change: OnChange = _nothing) -> None:
-        """`environment` is that of every service; `logs` is the folder of their output, `<service>.log`."""
+        """Prepare to run the services in this environment. Their output goes to `<service>.log` in `logs`."""
         self._environment = dict(environment)
         self._logs = logs
         self._on_change = on_change
@@ -129,14 +129,14 @@ class Supervisor:
         return name
 
     async def start_all(self, environment: Mapping[str, str] | None = None, *, seconds: float = READY_SECONDS) -> None:
-        """All SERVICES at once; returns when they are ready."""
+        """Start all SERVICES at once, and return when they are ready."""
         for name in SERVICES:
             self.start(name, environment)
         for name in SERVICES:
             await self.wait_ready(name, seconds)
 
     def kill(self, name: str, number: signal.Signals = signal.SIGKILL) -> int:
-        """Sends the signal to its process and returns the id that it had. Raises ServiceError where none runs."""
+        """Send the signal to the service's process, and return the process id. Raises ServiceError if none runs."""
         service = self._services[name]
         process = service.process
         if process is None or not process.is_running():
@@ -147,7 +147,7 @@ class Supervisor:
         return process.pid
 
     async def wait_ready(self, name: str, seconds: float = READY_SECONDS) -> None:
-        """Until `/readyz` says so. Raises ServiceError."""
+        """Wait until `/readyz` answers 200. Raises ServiceError."""
         service = self._services[name]
         deadline = asyncio.get_running_loop().time() + seconds
         while service.process is None or not await _is_ready(service.probes_port):
@@ -172,7 +172,7 @@ class Supervisor:
         return self._services[name].log
 
     async def stop(self, name: str) -> None:
-        """Politely, and by force after a grace time."""
+        """Stop all services with SIGTERM, and with SIGKILL after a grace time."""
         service = self._services[name]
         service.stopping.set()
         await service.stopped.wait()
@@ -212,7 +212,7 @@ class Supervisor:
                 await asyncio.wait_for(service.stopping.wait(), wait)
 
     async def _run_once(self, service: _Service) -> None:
-        """Returns when its process has ended, by itself or because it was told to."""
+        """Wait until the process has ended, by itself or on request."""
         with contextlib.ExitStack() as stack:
             process = stack.enter_context(supervised(service.command, log=service.log, environment=service.environment))
             service.process = process

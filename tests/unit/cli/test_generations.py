@@ -24,7 +24,7 @@ def _reading(done: int, seconds: float, **changed: object) -> Progress:
 def test_a_bar_tells_share_rate_and_time_left() -> None:
     drawn = bar(_reading(4_000, 2.0))
     assert drawn == "reading   [############..................]  40%  4,000 of 10,000 records  1,500/s  0:04 left"
-    assert bar(_reading(4_000, 2.0, is_paused=True)).endswith("waits for the live views")
+    assert bar(_reading(4_000, 2.0, is_paused=True)).endswith("paused: the live views are behind")
     assert bar(_reading(1_000, 0.0)).endswith("0/s")
     assert bar(_reading(1_100, 100.0)).endswith("2:28:20 left")
     assert "100%" in bar(Progress("done", 7, 0, 0, 0.1))

@@ -50,7 +50,7 @@ def test_equal(monkeypatch: pytest.MonkeyPatch) -> None:
     assert run.stdout.splitlines() == [
         "all threads: 40 records of the log, up to where generation 3 is",
         "compared 41 rows in 1.2 s",
-        "the views are what the log comes to",
+        "the views equal the log",
     ]
 
 
