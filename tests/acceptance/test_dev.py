@@ -121,7 +121,7 @@ async def test_everything_runs_comes_back_and_goes(dev: Dev) -> None:
         await dev.until("Ctrl-C")
         assert len((await dev.command("export", accepted.thread)).splitlines()) > facts[-1].seq
         verified = await dev.command("verify", "--thread", f"dev/{accepted.thread}")
-        assert "the views are what the log comes to" in verified
+        assert "the views equal the log" in verified
     family = dev.family()
     dev.process.send_signal(signal.SIGINT)
     async with asyncio.timeout(GONE_SECONDS):

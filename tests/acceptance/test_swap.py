@@ -223,7 +223,7 @@ async def test_a_rebuild_that_was_stopped_and_killed_goes_on(running: System) ->
     stopped.send_signal(signal.SIGINT)
     out, err = await stopped.communicate()
     assert stopped.returncode == 130, err
-    assert b"goes on with it" in err, out
+    assert b"continues it" in err, out
     [number] = _numbers(await _said(running, "generations", "list")) - before
 
     killed = await _threadlog(running, *slow)

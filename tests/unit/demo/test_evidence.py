@@ -121,7 +121,7 @@ def happened(events: list[Event] | None = None) -> Evidence:
         views_before={"events": (13, "x")},
         views_after={"events": (13, "x")},
         gone_on=[GoneOn(tool, "t", 1, 1, "completed", "an answer") for tool in TOOLS],
-        verified=(0, "the views are what the log comes to"),
+        verified=(0, "the views equal the log"),
         seconds=30.0,
     )
 
