@@ -29,7 +29,7 @@ from services.ingest.http.problems import (
     ProblemError,
 )
 from services.ingest.reads.at_least import AtLeastWaits
-from services.ingest.routes.parameters import AtLeast, PageSizes, ThreadPart, invalid
+from services.ingest.routes.parameters import AT_LEAST_MEANS, PageSizes, ThreadPart, invalid
 from services.ingest.streams.event_stream import EventStream, StreamOptions
 from services.ingest.streams.frames import fact_json
 from services.ingest.streams.history import EventPage
@@ -55,8 +55,8 @@ _BEGINNING: Final[dict[str, JsonValue]] = {"default": 0}
 
 
 class EventsParameters(Parameters):
-    """Cursors and the limit are read by hand: a wrong cursor has a problem of its own, and `Last-Event-ID`, which
-    browsers send by themselves, takes the place of `after` whatever that is.
+    """Positions and the limit are read by hand: a wrong position is answered with bad-cursor, and `Last-Event-ID`,
+    which browsers send by themselves, takes the place of `after`, whatever that is.
     """
 
     after: Annotated[
@@ -84,7 +84,11 @@ class EventsParameters(Parameters):
         WithJsonSchema({"enum": ["all", "applied"]}),
         Field(description="Show every record, or leave out those that took no effect."),
     ] = "all"
-    at_least: Annotated[AtLeast, WithJsonSchema({"type": "string", "maxLength": 60})] = None
+    at_least: Annotated[
+        str | None,
+        WithJsonSchema({"type": "string", "maxLength": 60}),
+        Field(description=AT_LEAST_MEANS),
+    ] = None
     limit: Annotated[
         str | None,
         WithJsonSchema({"type": "integer", "minimum": 1}),

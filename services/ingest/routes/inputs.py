@@ -88,7 +88,7 @@ class InputRoutes:
         "and is answered as the first, with the effect `superseded`; a turn that has ended cannot be cancelled: 409.",
         answer=CommandAnswer,
         statuses=(200, 202),
-        problems=TO_A_THREAD,
+        problems=(*TO_A_THREAD, NOT_FOUND),
         body_required=False,
     )
     async def cancel_turn(

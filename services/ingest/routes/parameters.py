@@ -133,13 +133,10 @@ async def run(commands: Commands, accepted: Accepted | Problem, parameters: Comm
 
 Cursor = Annotated[str | None, Field(description="`next_cursor` of the page before.", max_length=2_000)]
 Limit = Annotated[int | None, Field(description="Entries of a page.", ge=1, le=1_000)]
-AtLeast = Annotated[
-    str | None,
-    Field(
-        description="Wait until the views hold this: `partition:offset` of a command's answer, or a seq of the thread.",
-        max_length=60,
-    ),
-]
+AT_LEAST_MEANS: Final = (
+    "Wait until the views hold this: `partition:offset` of a command's answer, or a seq of the thread."
+)
+AtLeast = Annotated[str | None, Field(description=AT_LEAST_MEANS, max_length=60)]
 ThreadName = Annotated[str | None, Field(description="Only this thread's.", max_length=200)]
 
 

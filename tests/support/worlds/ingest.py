@@ -29,6 +29,7 @@ from services.projector.metrics import ProjectorMetrics
 from services.projector.settings import ProjectorSettings
 from tests.support.limits import with_limits
 from tests.support.simulated.log import SimulatedBroker
+from tests.support.worlds.declared_answers import DeclaredAnswers
 
 SQL = statements()
 PARTITIONS = 4
@@ -79,7 +80,7 @@ class Place:
         wired = wire(settings, log, pool, SystemClock(), IngestMetrics.build(CollectorRegistry()), PARTITIONS)
         await wired.watches.open()
         tasks = [asyncio.create_task(wired.watches.run()), asyncio.create_task(wired.tools.follow())]
-        transport = httpx2.ASGITransport(wired.app)
+        transport = httpx2.ASGITransport(DeclaredAnswers(wired.app))
         client = httpx2.AsyncClient(transport=transport, base_url="http://localhost", timeout=30)
 
         async def stop() -> None:

@@ -75,6 +75,7 @@ from services.ingest.settings import IngestSettings
 from services.ingest.streams.live import Judged, Watches
 from tests.support.memory.artifacts import MemoryArtifacts
 from tests.support.simulated.log import SimulatedBroker, SimulatedLog
+from tests.support.worlds.declared_answers import DeclaredAnswers
 
 PARTITIONS = 4
 NOW_MS = 1_790_000_000_000
@@ -341,7 +342,7 @@ class World:
         self.histories = LogFileHistories(self.broker, self.known)
         self.transfers = Transfers(TransferLimits.of(self.settings), self.metrics)
         self.app = self.app_for(self.authenticator)
-        transport = httpx2.ASGITransport(self.app, raise_app_exceptions=False)
+        transport = httpx2.ASGITransport(DeclaredAnswers(self.app), raise_app_exceptions=False)
         self.client = httpx2.AsyncClient(transport=transport, base_url="http://localhost")
 
     def app_for(self, authenticator: Authenticator, ops: Ops | None = None) -> ASGIApp:
