@@ -19,7 +19,7 @@ from schemas.errors import ThreadlogError
 if TYPE_CHECKING:
     from services.chassis.log.port import Log
     from services.projector.generations.store import Generation
-    from services.projector.rebuilding.kept_generations import Kept
+    from services.projector.rebuilding.generation_list import Kept
     from services.projector.rebuilding.progress import OnProgress, Progress
     from services.projector.settings import ProjectorSettings
 
@@ -80,7 +80,7 @@ def rebuild_command(
 @generations.command("list")
 def list_command() -> None:
     """List generations with their version, progress and size on disk."""
-    from services.projector.rebuilding.kept_generations import list_generations
+    from services.projector.rebuilding.generation_list import list_generations
     from services.projector.settings import ProjectorSettings
 
     settings = ProjectorSettings()
@@ -99,7 +99,7 @@ def use_command(
     number: Annotated[int, typer.Argument(help="Number of the generation, from `threadlog generations list`.")],
 ) -> None:
     """Restore a kept generation: it catches up with the log and becomes live. The generation that was live is kept."""
-    from services.projector.rebuilding.kept_generations import use_generation
+    from services.projector.rebuilding.generation_list import use_generation
 
     async def work(log: "Log", settings: "ProjectorSettings", on_progress: "OnProgress") -> "Generation":
         return await use_generation(log, settings.postgres_dsn, settings, on_progress, number)
@@ -112,7 +112,7 @@ def drop_command(
     number: Annotated[int, typer.Argument(help="Number of the generation, from `threadlog generations list`.")],
 ) -> None:
     """Remove a generation that is not live, and free its disk space."""
-    from services.projector.rebuilding.kept_generations import remove_generation
+    from services.projector.rebuilding.generation_list import remove_generation
     from services.projector.settings import ProjectorSettings
 
     settings = ProjectorSettings()

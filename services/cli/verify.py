@@ -56,9 +56,9 @@ async def _verify(thread: str | None, accept: list[str]) -> "Report":
     from services.chassis.postgres.database_setup import require_database
     from services.chassis.process.telemetry import configure_logging
     from services.projector.settings import ProjectorSettings
-    from services.projector.verification.verify import Asked, accepted_of, verify
+    from services.projector.verification.verify import VerifyRequest, accepted_of, verify
 
-    asked = Asked(None if thread is None else parse_key(thread.encode()), accepted_of(accept))
+    asked = VerifyRequest(None if thread is None else parse_key(thread.encode()), accepted_of(accept))
     settings = ProjectorSettings()
     configure_logging(settings.log_format, "verify", settings.instance, "warning")
     task = asyncio.current_task()

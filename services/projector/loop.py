@@ -22,20 +22,20 @@ from services.chassis.clock import Clock
 from services.chassis.errors import SetupError
 from services.chassis.log.consumer_groups import PROJECTOR_GROUP
 from services.chassis.log.port import Incoming, Log, Reader, TopicPartition
-from services.projector.applying.apply import Applier, tell_nobody
+from services.projector.applying.apply import Applier, ignore_commits
 from services.projector.applying.dead_letter_topic import DeadLetterTopic
 from services.projector.applying.effects import EffectsRelay, RelayStore
 from services.projector.applying.pacing import Pacing
 from services.projector.generations.errors import (
-    NOWHERE,
+    UNCLAIMED,
     FenceError,
     GenerationGoneError,
     OtherLogError,
     ProjectorError,
     StoreAwayError,
 )
-from services.projector.generations.last_records import replaced_records
-from services.projector.generations.retries import again_while_away
+from services.projector.generations.record_digests import replaced_records
+from services.projector.generations.retries import retry_while_away
 from services.projector.generations.store import Claim, Generation, Stores
 from services.projector.metrics import ProjectorMetrics
 from services.projector.settings import ProjectorSettings
@@ -111,7 +111,7 @@ class Projector:
         cluster_id, partitions = await log.cluster_id(), await log.partition_count(TOPIC)
         if relay_store is not None:
             await _require_effects_topic(log, partitions)
-        await again_while_away(lambda: stores.admit(cluster_id, partitions), settings, metrics.retries)
+        await retry_while_away(lambda: stores.admit(cluster_id, partitions), settings, metrics.retries)
         projector = cls(log, stores, settings, clock, metrics, incarnation, cluster_id, partitions, relay_store)
         projector._use(await projector._live_generation())
         return projector
@@ -267,10 +267,10 @@ class Projector:
         self._require_live(await self._stores.live(self._cluster_id))
         stored = await self._held.store.positions()
         epochs = self._held.epochs()
-        taken_over = {p for p in epochs if stored.get(p, NOWHERE).owner_epoch != epochs[p]}
-        gone_back = {tp.partition for tp, offset in shown.items() if stored.get(tp.partition, NOWHERE)[0] < offset}
+        taken_over = {p for p in epochs if stored.get(p, UNCLAIMED).owner_epoch != epochs[p]}
+        gone_back = {tp.partition for tp, offset in shown.items() if stored.get(tp.partition, UNCLAIMED)[0] < offset}
         if moved := taken_over | (gone_back & epochs.keys()):
-            raise FenceError({p: stored.get(p, NOWHERE) for p in moved}, frozenset(taken_over))
+            raise FenceError({p: stored.get(p, UNCLAIMED) for p in moved}, frozenset(taken_over))
 
     async def _finish(self, reader: Reader) -> None:
         """What is being written may still be committed; what is not is read again by the next owner."""
@@ -294,7 +294,7 @@ class Projector:
         if not partitions:
             return {}
         store = self._held.store
-        claims = await again_while_away(
+        claims = await retry_while_away(
             lambda: store.claim(partitions, self._owner, self._cluster_id), self._settings, self._metrics.retries
         )
         # Of a generation that was swapped and kept, partitions can be claimed as well. One that is swapped from now on
@@ -370,7 +370,7 @@ class Projector:
     async def _stored_starts(self, assigned: Sequence[int]) -> dict[int, int]:
         """Where to go on with the partitions that are still ours; the others wait for the group, or for their time."""
         held = self._held
-        stored = await again_while_away(held.store.positions, self._settings, self._metrics.retries)
+        stored = await retry_while_away(held.store.positions, self._settings, self._metrics.retries)
         epochs = held.epochs()
         ours = {p: stored[p] for p in epochs if p in stored and stored[p].owner_epoch == epochs[p]}
         held.release(list(epochs))
@@ -388,7 +388,7 @@ class Projector:
     # Generations
 
     async def _live_generation(self) -> Generation:
-        return await again_while_away(
+        return await retry_while_away(
             lambda: self._stores.live(self._cluster_id), self._settings, self._metrics.retries
         )
 
@@ -400,7 +400,7 @@ class Projector:
     def _use(self, generation: Generation) -> None:
         store = self._stores.open(generation)
         publish = self._dead_letters.publish
-        on_committed = tell_nobody if self._relay is None else self._relay.committed
+        on_committed = ignore_commits if self._relay is None else self._relay.committed
         self._applier = Applier(
             store, self._partition_of(), publish, self._clock, self._settings, self._metrics, on_committed
         )

@@ -11,7 +11,7 @@ from schemas.state import FOLD_VERSION
 from schemas.topics import THREAD_EVENTS
 from services.chassis.log_partitions import OtherPartitionsError
 from services.projector.generations.errors import (
-    NOWHERE,
+    UNCLAIMED,
     FenceError,
     GenerationGoneError,
     OtherLogError,
@@ -171,7 +171,7 @@ async def test_what_does_not_begin_where_its_partition_is_is_not_written(views: 
     assert raised.value.stored == {4: StoredPosition(0, "A", 1)}
     with pytest.raises(FenceError) as raised:
         await store.write(batch_of(records), [Span(HOME, 1, 0, len(records)), Span(9, 1, 0, 3)])
-    assert (raised.value.stored, raised.value.taken_over) == ({9: NOWHERE}, frozenset({9}))
+    assert (raised.value.stored, raised.value.taken_over) == ({9: UNCLAIMED}, frozenset({9}))
     await nothing_is_written(views, store)
 
 

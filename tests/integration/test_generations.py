@@ -17,7 +17,7 @@ from services.projector.generations.postgres_store import PostgresStores
 from services.projector.generations.store import Generation
 from services.projector.metrics import ProjectorMetrics
 from services.projector.projections.batch import PROJECTION_VERSION
-from services.projector.rebuilding.kept_generations import list_generations, remove_generation, use_generation
+from services.projector.rebuilding.generation_list import list_generations, remove_generation, use_generation
 from services.projector.rebuilding.progress import Progress
 from services.projector.rebuilding.rebuild import rebuild
 from services.projector.rebuilding.upgrade import done_before, own_generation_live

@@ -8,12 +8,12 @@ import pytest
 
 from services.chassis.log.port import TopicPartition
 from services.projector.generations.errors import RebuildError
-from services.projector.generations.exclusive import Exclusive
 from services.projector.generations.generations import ensure_live, migrate
+from services.projector.generations.maintenance_lock import MaintenanceLock
 from services.projector.generations.postgres_store import PostgresStore
 from services.projector.generations.store import Generation
-from services.projector.rebuilding.build import OnPositions, Positions, say_nothing
-from services.projector.rebuilding.kept_generations import list_generations
+from services.projector.rebuilding.build import OnPositions, Positions, ignore_progress
+from services.projector.rebuilding.generation_list import list_generations
 from services.projector.rebuilding.rebuild import drop_when_unread, rebuild
 from services.projector.rebuilding.swap import swap
 from services.projector.settings import ProjectorSettings
@@ -49,7 +49,7 @@ class _StandsStill:
     def go_on(self) -> None: ...
 
     async def read_to(
-        self, ends: Positions, on_progress: OnPositions = say_nothing, publish_from: Mapping[int, int] | None = None
+        self, ends: Positions, on_progress: OnPositions = ignore_progress, publish_from: Mapping[int, int] | None = None
     ) -> None:
         self.is_reading.set()
         await self.go.wait()
@@ -67,12 +67,12 @@ async def _during_a_swap(
     async def nothing() -> None: ...
 
     async def swapping() -> None:
-        async with Exclusive(world.dsn, settings) as alone:
+        async with MaintenanceLock(world.dsn, settings) as alone:
             await swap(
                 *(alone, world.client, filling, new, old, settings),
                 is_same_log=True,
                 catch_up=nothing,
-                on_progress=lambda _: say_nothing,
+                on_progress=lambda _: ignore_progress,
             )
 
     async with asyncio.TaskGroup() as tasks:
@@ -143,7 +143,7 @@ async def test_generations_dropped_by_hand_are_told_in_words(world: World) -> No
 async def test_what_became_live_meanwhile_is_not_dropped(world: World) -> None:
     settings = settings_of(world.dsn)
     live = await ensure_live(world.dsn, settings, await world.client.cluster_id())
-    async with Exclusive(world.dsn, settings) as alone:
+    async with MaintenanceLock(world.dsn, settings) as alone:
         with pytest.raises(RebuildError, match="became the live one"):
             await drop_when_unread(alone, live, settings)
     assert await world.connection.fetchval("select to_regclass('views_g1.events') is not null")

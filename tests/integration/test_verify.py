@@ -21,8 +21,8 @@ from services.chassis.log.port import Outgoing
 from services.chassis.postgres.sql_files import SqlFiles
 from services.cli.local.embedded import Running
 from services.projector.generations.errors import BusyError, OtherLogError
-from services.projector.generations.exclusive import Exclusive
 from services.projector.generations.generations import FOLDER, TABLES, checksum_columns, migrate
+from services.projector.generations.maintenance_lock import MaintenanceLock
 from services.projector.settings import ProjectorSettings
 from services.projector.verification.rows import KeyColumn, Restriction, Side, compare_rows
 from services.projector.verification.verify import VerifyError
@@ -451,7 +451,7 @@ async def test_what_a_killed_one_left_is_cleaned_up_by_the_next(rich: VerifyPlac
 
 async def _is_free(place: VerifyPlace) -> bool:
     try:
-        async with Exclusive(place.settings.postgres_dsn, place.settings):
+        async with MaintenanceLock(place.settings.postgres_dsn, place.settings):
             return True
     except BusyError:
         return False

@@ -31,7 +31,7 @@ from services.cli.local.embedded import embedded_postgres
 from services.cli.local.supervised import log_tail
 from services.cli.local.supervisor import Restarts, ServiceError, Supervisor
 from services.cli.topics import apply_topics
-from services.projector.generations.database import AWAY
+from services.projector.generations.database import DATABASE_AWAY
 from services.projector.generations.generations import live_generation, view_checksums
 from tests.chaos.stores import Store
 from tests.proof.bad_records import Appended
@@ -288,7 +288,7 @@ class _Run:
                 return int(await connection.fetchval("select coalesce(sum(next_offset), 0) from views.positions"))
             finally:
                 await connection.close()
-        except (*AWAY, asyncpg.UndefinedTableError, asyncpg.InvalidSchemaNameError):
+        except (*DATABASE_AWAY, asyncpg.UndefinedTableError, asyncpg.InvalidSchemaNameError):
             return 0
 
     @contextlib.contextmanager

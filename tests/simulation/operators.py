@@ -13,7 +13,7 @@ from services.chassis.artifacts.store import ArtifactError
 from services.chassis.errors import SetupError
 from services.chassis.log.port import LogError
 from services.projector.generations.errors import ProjectorError
-from services.projector.rebuilding.kept_generations import remove_generation, use_generation
+from services.projector.rebuilding.generation_list import remove_generation, use_generation
 from services.projector.rebuilding.progress import Progress
 from services.projector.rebuilding.rebuild import rebuild
 from services.projector.settings import ProjectorSettings

@@ -28,8 +28,8 @@ from schemas.ids import ThreadKey
 from services.chassis.clock import Clock
 from services.chassis.log.port import Incoming
 from services.projector.generations.errors import ProjectorError, RowRefusedError
-from services.projector.generations.last_records import digest_of
-from services.projector.generations.retries import again_while_away
+from services.projector.generations.record_digests import digest_of
+from services.projector.generations.retries import retry_while_away
 from services.projector.generations.store import Claim, GenerationStore, Span
 from services.projector.metrics import ProjectorMetrics
 from services.projector.projections.batch import Batch, Kept, Refused
@@ -49,7 +49,7 @@ OnCommitted = Callable[[Sequence[Span], Sequence[Sequence[object]]], None]
 """What was committed: spans, and rows of `events`. Nothing waits for what comes of it."""
 
 
-def tell_nobody(_spans: Sequence[Span], _rows: Sequence[Sequence[object]]) -> None:
+def ignore_commits(_spans: Sequence[Span], _rows: Sequence[Sequence[object]]) -> None:
     pass
 
 
@@ -87,7 +87,7 @@ class Applier:
         clock: Clock,
         settings: ProjectorSettings,
         metrics: ProjectorMetrics,
-        on_committed: OnCommitted = tell_nobody,
+        on_committed: OnCommitted = ignore_commits,
     ) -> None:
         self.store = store
         self._partition_of = partition_of
@@ -211,7 +211,7 @@ class Applier:
             else:
                 known[key] = kept
         if missing:
-            known |= await again_while_away(lambda: self._load_once(missing), self._settings, self._metrics.retries)
+            known |= await retry_while_away(lambda: self._load_once(missing), self._settings, self._metrics.retries)
             self._metrics.states_loaded.inc(len(missing))
         return known
 
@@ -256,7 +256,7 @@ class Applier:
         if batch.dead:
             await self._publish(batch.dead)
         spans = _spans(chunk)
-        await again_while_away(lambda: self._write_once(batch, spans), self._settings, self._metrics.retries)
+        await retry_while_away(lambda: self._write_once(batch, spans), self._settings, self._metrics.retries)
         for span in spans:
             chunk.positions[span.partition].stored = span.to_offset
         self._on_committed(spans, batch.rows.events)

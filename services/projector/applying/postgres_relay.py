@@ -11,12 +11,12 @@ import asyncpg
 from schemas.other_topics.effects import EffectRow
 from services.chassis.postgres.sql_files import SqlFiles
 from services.projector.applying.effects import Rows
-from services.projector.generations.database import GONE, Link
+from services.projector.generations.database import SCHEMA_GONE, Link
 from services.projector.generations.errors import GenerationGoneError
 from services.projector.generations.store import Generation
 from services.projector.settings import ProjectorSettings
 
-_GONE: Final = (*GONE, asyncpg.UndefinedColumnError)
+_GONE: Final = (*SCHEMA_GONE, asyncpg.UndefinedColumnError)
 
 
 class PostgresRelayStore:

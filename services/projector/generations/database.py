@@ -13,7 +13,7 @@ from services.chassis.postgres.connections import CONNECT_TIMEOUT_SECONDS, set_j
 from services.projector.generations.errors import StoreAwayError
 from services.projector.settings import ProjectorSettings
 
-AWAY: Final = (
+DATABASE_AWAY: Final = (
     OSError,
     TimeoutError,
     asyncpg.InterfaceError,
@@ -32,7 +32,7 @@ AWAY: Final = (
 )
 """Says nothing about the rows: the same may go well later. Full disks, restarts and deadlocks among them."""
 
-GONE: Final = (asyncpg.UndefinedTableError, asyncpg.InvalidSchemaNameError)
+SCHEMA_GONE: Final = (asyncpg.UndefinedTableError, asyncpg.InvalidSchemaNameError)
 """Of a generation: somebody dropped it."""
 
 POSTGRES_EPOCH_US: Final = 946_684_800_000_000
@@ -93,7 +93,7 @@ class Link:
         """A connection. What says that the database is away comes out as StoreAwayError."""
         try:
             yield await self.connection()
-        except AWAY as error:
+        except DATABASE_AWAY as error:
             await self.close()  # whatever state it is in: the next try makes a new one
             raise StoreAwayError(f"{type(error).__name__}: {error}") from error
 

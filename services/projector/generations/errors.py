@@ -23,7 +23,7 @@ class StoredPosition(NamedTuple):
     owner_epoch: int
 
 
-NOWHERE: Final = StoredPosition(0, "", 0)
+UNCLAIMED: Final = StoredPosition(0, "", 0)
 """Of a partition without a row."""
 
 

@@ -22,7 +22,7 @@ from services.chassis.log.port import TopicPartition
 from services.chassis.log_partitions import require_same
 from services.chassis.postgres.migrations import migrate as run_migrations
 from services.chassis.postgres.sql_files import SqlFiles
-from services.projector.generations.database import GONE, connect
+from services.projector.generations.database import SCHEMA_GONE, connect
 from services.projector.generations.errors import GenerationGoneError, OtherLogError
 from services.projector.generations.rights import bind_generations
 from services.projector.generations.store import Generation
@@ -99,7 +99,7 @@ async def ensure_live(dsn: str, settings: ProjectorSettings, cluster_id: str) ->
     try:
         live = await live_generation(connection)
         if live is None:
-            async with _alone(connection):
+            async with _lock(connection):
                 live = await live_generation(connection) or await _first(connection, cluster_id)
     finally:
         await connection.close()
@@ -213,7 +213,7 @@ async def drop_views(dsn: str, settings: ProjectorSettings) -> int:
     """Every generation; returns how many. The projector builds the next from the log when it runs."""
     connection = await connect(dsn, settings)
     try:
-        async with _alone(connection):
+        async with _lock(connection):
             generations = await connection.fetch(_sql()["all_generations"])
             for row in generations:
                 await drop_generation(connection, Generation(*row))
@@ -256,13 +256,13 @@ async def stored_positions(connection: asyncpg.Connection, generation: Generatio
         rows = await connection.fetch(
             f'select topic, "partition", next_offset from {generation.schema}.positions'  # noqa: S608
         )
-    except GONE as error:
+    except SCHEMA_GONE as error:
         raise GenerationGoneError(f"{generation.schema} is not there as it was: {error}") from error
     return {TopicPartition(row[0], row[1]): row[2] for row in rows}
 
 
 @contextlib.asynccontextmanager
-async def _alone(connection: asyncpg.Connection) -> AsyncIterator[None]:
+async def _lock(connection: asyncpg.Connection) -> AsyncIterator[None]:
     """Whoever else makes or removes generations waits."""
     await connection.execute("select pg_advisory_lock($1)", ADVISORY_LOCK)
     try:

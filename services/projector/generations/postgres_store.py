@@ -18,7 +18,7 @@ from schemas.state import FOLD_VERSION, load_state
 from services.chassis.postgres.sql_files import SqlFiles
 from services.projector.columns import MERGED, THREAD_STATES, THREADS
 from services.projector.generations.change_statements import CHANGE, parameters_of
-from services.projector.generations.database import AWAY, GONE, Link, columns_of, connect
+from services.projector.generations.database import DATABASE_AWAY, SCHEMA_GONE, Link, columns_of, connect
 from services.projector.generations.errors import GenerationGoneError, RowRefusedError, StoreAwayError, StoredPosition
 from services.projector.generations.generations import admit_log, ensure_live
 from services.projector.generations.store import Claim, Generation, Span, fence_error
@@ -56,13 +56,13 @@ class PostgresStores:
                 await admit_log(connection, cluster_id, partitions)
             finally:
                 connection.terminate()
-        except AWAY as error:
+        except DATABASE_AWAY as error:
             raise StoreAwayError(f"{type(error).__name__}: {error}") from error
 
     async def live(self, cluster_id: str) -> Generation:
         try:
             return await ensure_live(self._dsn, self._settings, cluster_id)
-        except AWAY as error:
+        except DATABASE_AWAY as error:
             raise StoreAwayError(f"{type(error).__name__}: {error}") from error
 
     def open(self, generation: Generation) -> "PostgresStore":
@@ -159,7 +159,7 @@ class PostgresStore:
         async with link.connected() as connection:
             try:
                 yield connection
-            except GONE as error:
+            except SCHEMA_GONE as error:
                 raise GenerationGoneError(f"{self.generation.schema} is not there as it was: {error}") from error
             except _REFUSED as error:
                 raise RowRefusedError(type(error).__name__, _fault(error)) from error

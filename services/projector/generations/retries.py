@@ -14,7 +14,7 @@ logger = structlog.get_logger()
 T = TypeVar("T")
 
 
-async def again_while_away(work: Callable[[], Awaitable[T]], settings: ProjectorSettings, retries: Counter) -> T:
+async def retry_while_away(work: Callable[[], Awaitable[T]], settings: ProjectorSettings, retries: Counter) -> T:
     """Until the database answers: records wait in the log, so nothing is lost by waiting. Ends by being cancelled."""
     limits = settings.limits
     failures = 0

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from schemas.ids import ThreadKey
-from services.projector.generations.errors import NOWHERE, FenceError, StoredPosition
+from services.projector.generations.errors import UNCLAIMED, FenceError, StoredPosition
 from services.projector.projections.batch import Batch, Kept
 
 
@@ -40,7 +40,7 @@ class Span(NamedTuple):
     from_offset: int
     to_offset: int
     last_record: str = ""
-    """Digest of the last of them (`last_records.digest_of`)."""
+    """Digest of the last of them (`record_digests.digest_of`)."""
 
 
 class GenerationStore(Protocol):
@@ -96,7 +96,7 @@ def fence_error(spans: Sequence[Span], moved: set[int], everything: Mapping[int,
     None where they are where the batch would have left them: it was written before, by a try whose answer was lost.
     """
     missed = [span for span in spans if span.partition not in moved]
-    stored = {span.partition: everything.get(span.partition, NOWHERE) for span in missed}
+    stored = {span.partition: everything.get(span.partition, UNCLAIMED) for span in missed}
     taken_over = {span.partition for span in missed if stored[span.partition].owner_epoch != span.owner_epoch}
     is_written = all(stored[span.partition].next_offset == span.to_offset for span in missed)
     if is_written and not taken_over and len(missed) == len(spans):

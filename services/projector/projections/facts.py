@@ -42,7 +42,7 @@ def facts(applied: Applied) -> Facts | None:
     data = record.data
     if verdict.effect != "applied":
         return _paid(before, data) if verdict.effect == "superseded" else None
-    say = _SAYERS.get(type(data)) if data is not None else None
+    say = _BY_EVENT.get(type(data)) if data is not None else None
     said: Facts = say(applied, data) if say is not None else {}
     if before.turn is not None and after.turn is None:
         _tell_end(said, applied, before.turn)
@@ -130,7 +130,7 @@ def _of_resolution(applied: Applied, data: ToolCallResolved) -> Facts:
     return _which_call(applied, data.call) | {"decision": data.decision}
 
 
-_SAYERS: Mapping[type[Event], Callable[[Applied, Any], Facts]] = {
+_BY_EVENT: Mapping[type[Event], Callable[[Applied, Any], Facts]] = {
     InputSubmitted: _of_input,
     TurnStarted: _of_turn,
     TurnRecovered: _of_turn,

@@ -30,7 +30,7 @@ from services.projector.projections.changes import (
 def tool_call_changes(applied: Applied) -> list[Change]:
     record, before, after, _ = applied
     data: Any = record.data
-    say = _SAYERS.get(type(data))
+    say = _BY_EVENT.get(type(data))
     changes: list[Change] = []
     for name, call in after.calls.items():
         old = before.calls.get(name)
@@ -156,7 +156,7 @@ def _resolution(record: Record, data: ToolCallResolved) -> Columns:
     return given(resolution=data.decision, resolved_by=record.actor, resolved_at=record.time_ms, note=data.note)
 
 
-_SAYERS: Mapping[type[Any], Callable[[Record, Any], Columns]] = {
+_BY_EVENT: Mapping[type[Any], Callable[[Record, Any], Columns]] = {
     ToolCallApprovalRequested: _request,
     ToolCallApproved: _approval,
     ToolCallDenied: _denial,

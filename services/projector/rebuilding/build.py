@@ -18,8 +18,8 @@ from services.chassis.clock import SystemClock
 from services.chassis.log.port import Incoming, Log, Reader, TopicPartition
 from services.projector.applying.apply import Applier
 from services.projector.applying.dead_letter_topic import DeadLetterTopic
-from services.projector.generations.errors import NOWHERE, FenceError
-from services.projector.generations.retries import again_while_away
+from services.projector.generations.errors import UNCLAIMED, FenceError
+from services.projector.generations.retries import retry_while_away
 from services.projector.generations.store import Claim, GenerationStore
 from services.projector.metrics import ProjectorMetrics
 from services.projector.projections.dead_letters import DeadLetter
@@ -34,7 +34,7 @@ Positions = Mapping[TopicPartition, int]
 OnPositions = Callable[[Positions], None]
 
 
-def say_nothing(positions: Positions) -> None:
+def ignore_progress(positions: Positions) -> None:
     pass
 
 
@@ -60,7 +60,7 @@ class Filling(Protocol):
     def go_on(self) -> None: ...
 
     async def read_to(
-        self, ends: Positions, on_progress: OnPositions = say_nothing, publish_from: Mapping[int, int] | None = None
+        self, ends: Positions, on_progress: OnPositions = ignore_progress, publish_from: Mapping[int, int] | None = None
     ) -> None:
         """All records below these offsets, and none beyond, of the partitions that are named, and committed.
 
@@ -126,7 +126,7 @@ class Build:
             self._settings,
             self._metrics,
         )
-        claims = await again_while_away(
+        claims = await retry_while_away(
             lambda: store.claim(numbers, self._owner, store.generation.cluster_id),
             self._settings,
             self._metrics.retries,
@@ -146,7 +146,7 @@ class Build:
         self._may_go_on.set()
 
     async def read_to(
-        self, ends: Positions, on_progress: OnPositions = say_nothing, publish_from: Mapping[int, int] | None = None
+        self, ends: Positions, on_progress: OnPositions = ignore_progress, publish_from: Mapping[int, int] | None = None
     ) -> None:
         self._publish_from = publish_from
         is_committed = False
@@ -176,17 +176,17 @@ class Build:
     # After a crash of the database, which may have taken the last batches with it
 
     async def _is_stored(self) -> bool:
-        stored = await again_while_away(self._store.positions, self._settings, self._metrics.retries)
+        stored = await retry_while_away(self._store.positions, self._settings, self._metrics.retries)
         ours = self._held_applier.positions()
-        return all(stored.get(partition, NOWHERE).next_offset == at for partition, at in ours.items())
+        return all(stored.get(partition, UNCLAIMED).next_offset == at for partition, at in ours.items())
 
     async def _start_again(self) -> None:
         """From what is stored. Raises FenceError where another one has claimed it meanwhile."""
         applier, store, reader = self._held_applier, self._store, self._held_reader
         await applier.abandon()
         epochs = applier.epochs()
-        stored = await again_while_away(store.positions, self._settings, self._metrics.retries)
-        at = {partition: stored.get(partition, NOWHERE) for partition in epochs}
+        stored = await retry_while_away(store.positions, self._settings, self._metrics.retries)
+        at = {partition: stored.get(partition, UNCLAIMED) for partition in epochs}
         if taken_over := frozenset([p for p in epochs if at[p].owner_epoch != epochs[p]]):
             raise FenceError(at, taken_over)
         logger.info("build_starts_again", generation=store.generation.number, positions=at)

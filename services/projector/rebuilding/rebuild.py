@@ -17,9 +17,8 @@ import structlog
 from schemas.topics import THREAD_EVENTS
 from services.chassis.log.port import Log, TopicPartition
 from services.projector.generations.analysis import analyze
-from services.projector.generations.database import AWAY, GONE, connect
+from services.projector.generations.database import DATABASE_AWAY, SCHEMA_GONE, connect
 from services.projector.generations.errors import FenceError, GenerationGoneError, RebuildError
-from services.projector.generations.exclusive import Exclusive
 from services.projector.generations.generations import (
     admit_log,
     create_generation,
@@ -30,16 +29,17 @@ from services.projector.generations.generations import (
     stored_positions,
     unfinished_generations,
 )
+from services.projector.generations.log_identity import is_built_from
+from services.projector.generations.maintenance_lock import MaintenanceLock
 from services.projector.generations.postgres_store import PostgresStore
-from services.projector.generations.same_log import is_built_from
 from services.projector.generations.store import Generation
 from services.projector.rebuilding.build import Build, Filling, OnPositions, Positions
 from services.projector.rebuilding.compare import Difference, differences_between
-from services.projector.rebuilding.garbage import collecting_seldom
+from services.projector.rebuilding.garbage_collection import collecting_rarely
+from services.projector.rebuilding.live_priority import LivePriority
 from services.projector.rebuilding.progress import OnProgress, Progress
 from services.projector.rebuilding.swap import swap, wait_for_locks
 from services.projector.rebuilding.worker_pool import Workers
-from services.projector.rebuilding.yield_to_live import Sparing
 from services.projector.settings import ProjectorSettings
 
 DIFFERENCES_SHOWN_MAX: Final = 20
@@ -67,16 +67,16 @@ async def rebuild(
     another number of partitions than the one before.
     """
     cluster_id, partitions = await log.cluster_id(), await log.partition_count(THREAD_EVENTS.name)
-    async with Exclusive(dsn, settings) as alone:
-        old = await alone.do(live_generation)
+    async with MaintenanceLock(dsn, settings) as lock:
+        old = await lock.do(live_generation)
         if new_log:
-            await _require_new(alone, log, cluster_id, old)
-        await alone.do(lambda connection: admit_log(connection, cluster_id, partitions, is_new=new_log))
-        generation = await _begun(alone, log, cluster_id, restart=restart)
-        work = Rebuild(log, dsn, settings, on_progress, alone, generation, old)
+            await _require_new(lock, log, cluster_id, old)
+        await lock.do(lambda connection: admit_log(connection, cluster_id, partitions, is_new=new_log))
+        generation = await _begun(lock, log, cluster_id, restart=restart)
+        work = Rebuild(log, dsn, settings, on_progress, lock, generation, old)
         try:
             async with asyncio.timeout(settings.limits.rebuild_seconds_max) as limit:
-                with collecting_seldom():
+                with collecting_rarely():
                     await work.run(compare=compare, force=force)
         except TimeoutError as error:
             if not limit.expired():
@@ -90,11 +90,11 @@ async def rebuild(
                 "what was built."
             ) from None
         if old is not None and not keep_old:
-            await drop_when_unread(alone, old, settings)
+            await drop_when_unread(lock, old, settings)
     return generation
 
 
-async def drop_when_unread(alone: Exclusive, generation: Generation, settings: ProjectorSettings) -> bool:
+async def drop_when_unread(lock: MaintenanceLock, generation: Generation, settings: ProjectorSettings) -> bool:
     """False where reads that began before the swap use it for too long. Raises RebuildError where it is live."""
 
     async def once(connection: asyncpg.Connection) -> bool:
@@ -108,18 +108,18 @@ async def drop_when_unread(alone: Exclusive, generation: Generation, settings: P
         return True
 
     for _ in range(settings.limits.swap_tries_max):
-        if await alone.do(once):
+        if await lock.do(once):
             return True
         await asyncio.sleep(settings.limits.retry_seconds)
     logger.warning("generation_still_read", generation=generation.number)
     return False
 
 
-async def _require_new(alone: Exclusive, log: Log, cluster_id: str, old: Generation | None) -> None:
+async def _require_new(lock: MaintenanceLock, log: Log, cluster_id: str, old: Generation | None) -> None:
     """As far as there are views to tell."""
-    if old is None or not await is_built_from(old, log, cluster_id, alone):
+    if old is None or not await is_built_from(old, log, cluster_id, lock):
         return
-    stored = await alone.do(lambda connection: stored_positions(connection, old))
+    stored = await lock.do(lambda connection: stored_positions(connection, old))
     if any(stored.values()):
         raise RebuildError(
             "this is the log that the live views were built from: its records are where they were. Run it without "
@@ -127,19 +127,19 @@ async def _require_new(alone: Exclusive, log: Log, cluster_id: str, old: Generat
         )
 
 
-async def _begun(alone: Exclusive, log: Log, cluster_id: str, *, restart: bool) -> Generation:
+async def _begun(lock: MaintenanceLock, log: Log, cluster_id: str, *, restart: bool) -> Generation:
     """What is to be filled: the last unfinished one, if it can be gone on with, or a new one."""
     kept: Generation | None = None
-    gone = await alone.do(lambda connection: unfinished_generations(connection, "scratch"))
-    for unfinished in reversed(await alone.do(unfinished_generations)):
-        can_go_on = not restart and kept is None and await _can_go_on(alone, log, unfinished, cluster_id)
+    gone = await lock.do(lambda connection: unfinished_generations(connection, "scratch"))
+    for unfinished in reversed(await lock.do(unfinished_generations)):
+        can_go_on = not restart and kept is None and await _can_go_on(lock, log, unfinished, cluster_id)
         if can_go_on:
             kept = unfinished
         else:
             gone.append(unfinished)
-    await alone.do(lambda connection: _drop_all(connection, gone))
+    await lock.do(lambda connection: _drop_all(connection, gone))
     logger.info("rebuild_begins", goes_on_with=None if kept is None else kept.number)
-    return kept if kept is not None else await alone.do(lambda connection: _created(connection, cluster_id))
+    return kept if kept is not None else await lock.do(lambda connection: _created(connection, cluster_id))
 
 
 async def _drop_all(connection: asyncpg.Connection, generations: Sequence[Generation]) -> None:
@@ -159,10 +159,10 @@ async def _created(connection: asyncpg.Connection, cluster_id: str) -> Generatio
         return await create_generation(connection, cluster_id)
 
 
-async def _can_go_on(alone: Exclusive, log: Log, generation: Generation, cluster_id: str) -> bool:
-    if not fits(generation) or not await alone.do(lambda connection: is_there(connection, generation)):
+async def _can_go_on(lock: MaintenanceLock, log: Log, generation: Generation, cluster_id: str) -> bool:
+    if not fits(generation) or not await lock.do(lambda connection: is_there(connection, generation)):
         return False
-    return await is_built_from(generation, log, cluster_id, alone)
+    return await is_built_from(generation, log, cluster_id, lock)
 
 
 class Rebuild:
@@ -174,7 +174,7 @@ class Rebuild:
         dsn: str,
         settings: ProjectorSettings,
         on_progress: OnProgress,
-        alone: Exclusive,
+        lock: MaintenanceLock,
         generation: Generation,
         old: Generation | None,
     ) -> None:
@@ -182,11 +182,11 @@ class Rebuild:
         self._dsn = dsn
         self._settings = settings
         self._on_progress = on_progress
-        self._alone = alone
+        self._lock = lock
         self._generation = generation
         self._old = old
         self._filling = _filling(log, dsn, settings, generation)
-        self._sparing = Sparing(log, dsn, settings, self._filling)
+        self._priority = LivePriority(log, dsn, settings, self._filling)
         self._begins: Positions = {}
         self._done_before = 0
         self._is_same_log = False
@@ -195,7 +195,7 @@ class Rebuild:
     async def run(self, *, compare: bool, force: bool) -> None:
         try:
             await self._run(compare=compare, force=force)
-        except (GenerationGoneError, *GONE) as error:
+        except (GenerationGoneError, *SCHEMA_GONE) as error:
             raise RebuildError(
                 f"the schema of a generation was dropped meanwhile ({error}); nothing was swapped. Run it again."
             ) from error
@@ -206,20 +206,20 @@ class Rebuild:
 
     async def _run(self, *, compare: bool, force: bool) -> None:
         log, old = self._log, self._old
-        self._is_same_log = old is not None and await is_built_from(old, log, self._generation.cluster_id, self._alone)
+        self._is_same_log = old is not None and await is_built_from(old, log, self._generation.cluster_id, self._lock)
         try:
             await self._filling.open()
             self._begins = await log.begin_offsets(self._filling.positions())
             self._done_before = self._done()
-            async with self._sparing.of(old if self._is_same_log else None):
+            async with self._priority.of(old if self._is_same_log else None):
                 if compare and old is not None and self._is_same_log:
                     await self._catch_up(lambda: self._positions_of(old))
                     self._judge(old, await self._compared(old), force=force)
                 await self._catch_up(self._ends)
-                await self._alone.do(lambda connection: analyze(connection, self._generation))
+                await self._lock.do(lambda connection: analyze(connection, self._generation))
                 await self._catch_up(self._ends)
             await swap(
-                self._alone,
+                self._lock,
                 log,
                 self._filling,
                 self._generation,
@@ -253,11 +253,11 @@ class Rebuild:
         if self._old is None or not self._is_same_log:
             return {}
         old = self._old
-        stored = await self._alone.do(lambda connection: stored_positions(connection, old))
+        stored = await self._lock.do(lambda connection: stored_positions(connection, old))
         return {tp.partition: at for tp, at in stored.items()}
 
     async def _positions_of(self, generation: Generation) -> dict[TopicPartition, int]:
-        stored = await self._alone.do(lambda connection: stored_positions(connection, generation))
+        stored = await self._lock.do(lambda connection: stored_positions(connection, generation))
         return {tp: stored.get(tp, 0) for tp in self._filling.positions()}
 
     # Comparing
@@ -269,7 +269,7 @@ class Rebuild:
             away = None
             try:
                 found = await self._compare_once(live)
-            except AWAY as error:
+            except DATABASE_AWAY as error:
                 away = f"{type(error).__name__}: {error}"
                 logger.warning("database_away", error=away)
                 found = None
@@ -353,7 +353,7 @@ class Rebuild:
                 done + sum(max(0, end - positions.get(tp, end)) for tp, end in ends.items()),
                 asyncio.get_running_loop().time() - self._started,
                 done - self._done_before,
-                self._sparing.is_paused,
+                self._priority.is_paused,
                 found,
             )
         )

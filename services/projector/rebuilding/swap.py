@@ -21,8 +21,8 @@ import structlog
 
 from services.chassis.log.port import Log
 from services.projector.generations.errors import RebuildError
-from services.projector.generations.exclusive import Exclusive
 from services.projector.generations.generations import live_generation, make_live
+from services.projector.generations.maintenance_lock import MaintenanceLock
 from services.projector.generations.store import Generation
 from services.projector.rebuilding.build import Filling, OnPositions, Positions
 from services.projector.settings import ProjectorSettings
@@ -33,7 +33,7 @@ logger = structlog.get_logger()
 
 
 async def swap(
-    alone: Exclusive,
+    lock: MaintenanceLock,
     log: Log,
     filling: Filling,
     generation: Generation,
@@ -77,7 +77,7 @@ async def swap(
         return True
 
     for _ in range(settings.limits.swap_tries_max):
-        if await alone.do(once):
+        if await lock.do(once):
             logger.info("generation_live", generation=generation.number)
             return
         logger.info("swap_waits_for_readers")

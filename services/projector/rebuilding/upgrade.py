@@ -13,7 +13,7 @@ import structlog
 from services.chassis.log.port import Log
 from services.projector.generations.errors import BusyError
 from services.projector.generations.generations import OtherVersionError
-from services.projector.generations.retries import again_while_away
+from services.projector.generations.retries import retry_while_away
 from services.projector.generations.store import Stores
 from services.projector.metrics import ProjectorMetrics, RebuildMetrics
 from services.projector.rebuilding.progress import Progress
@@ -36,7 +36,7 @@ async def own_generation_live(
     cluster_id = await log.cluster_id()
     while True:
         try:
-            await again_while_away(lambda: stores.live(cluster_id), settings, metrics.retries)
+            await retry_while_away(lambda: stores.live(cluster_id), settings, metrics.retries)
         except OtherVersionError as error:
             if settings.projector_other_version == "refuse" or not error.is_older_than_software:
                 raise

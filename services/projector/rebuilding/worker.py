@@ -16,7 +16,7 @@ from services.chassis.process.telemetry import configure_logging
 from services.projector.generations.postgres_store import PostgresStore
 from services.projector.generations.store import Generation
 from services.projector.rebuilding.build import TOPIC, Build, Positions
-from services.projector.rebuilding.garbage import collect_seldom
+from services.projector.rebuilding.garbage_collection import collect_rarely
 from services.projector.settings import ProjectorSettings
 
 SAID_EVERY_SECONDS = 0.2
@@ -113,7 +113,7 @@ async def _standard_input() -> asyncio.StreamReader:
 
 def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    collect_seldom()
+    collect_rarely()
     try:
         uvloop.run(work())
     except ThreadlogError as error:

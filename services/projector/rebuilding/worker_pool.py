@@ -19,7 +19,7 @@ from services.chassis.log.port import Log, TopicPartition
 from services.projector.generations.errors import RebuildError
 from services.projector.generations.postgres_store import PostgresStore
 from services.projector.generations.store import Generation
-from services.projector.rebuilding.build import Build, OnPositions, Positions, say_nothing
+from services.projector.rebuilding.build import Build, OnPositions, Positions, ignore_progress
 from services.projector.settings import ProjectorSettings
 
 TOPIC: Final = THREAD_EVENTS.name
@@ -80,7 +80,7 @@ class Workers:
         self._tell({"do": "go_on"})
 
     async def read_to(
-        self, ends: Positions, on_progress: OnPositions = say_nothing, publish_from: Mapping[int, int] | None = None
+        self, ends: Positions, on_progress: OnPositions = ignore_progress, publish_from: Mapping[int, int] | None = None
     ) -> None:
         def progress(_: Positions = ends) -> None:
             on_progress(self.positions())
@@ -119,7 +119,7 @@ class Workers:
             await asyncio.wait(tasks)
 
 
-def _say_nothing() -> None:
+def _ignore_progress() -> None:
     pass
 
 
@@ -128,7 +128,7 @@ class _Worker:
         self._process = process
         self._name = name
         self.positions: dict[TopicPartition, int] = {}
-        self.on_progress: Callable[[], None] = _say_nothing
+        self.on_progress: Callable[[], None] = _ignore_progress
 
     @classmethod
     async def start(cls, order: Mapping[str, Any]) -> "_Worker":

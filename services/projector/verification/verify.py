@@ -21,7 +21,6 @@ from services.chassis.log.port import Incoming, Log, TopicPartition
 from services.chassis.postgres.sql_files import SqlFiles
 from services.projector.generations.database import connect
 from services.projector.generations.errors import ProjectorError
-from services.projector.generations.exclusive import Exclusive
 from services.projector.generations.generations import (
     TABLES,
     admit_log,
@@ -32,11 +31,12 @@ from services.projector.generations.generations import (
     stored_positions,
     unfinished_generations,
 )
+from services.projector.generations.maintenance_lock import MaintenanceLock
 from services.projector.generations.postgres_store import PostgresStore
 from services.projector.generations.store import Generation
 from services.projector.rebuilding.build import Build, Positions
 from services.projector.rebuilding.compare import NO_TENANT, differences_between
-from services.projector.rebuilding.garbage import collecting_seldom
+from services.projector.rebuilding.garbage_collection import collecting_rarely
 from services.projector.settings import ProjectorSettings
 from services.projector.verification.chains import Contexts, Offsets, gone, wrong_ends, wrong_hashes, wrong_parents
 from services.projector.verification.report import Finding, Progress, Report
@@ -63,7 +63,7 @@ class VerifyError(ProjectorError):
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class VerifyRequest:
     thread: ThreadKey | None = None
     """None are all."""
     accepted: Collection[tuple[int, int]] = ()
@@ -71,12 +71,12 @@ class Asked:
 
 
 async def verify(
-    log: Log, dsn: str, settings: ProjectorSettings, on_progress: OnProgress, asked: Asked | None = None
+    log: Log, dsn: str, settings: ProjectorSettings, on_progress: OnProgress, asked: VerifyRequest | None = None
 ) -> Report:
     """Raises VerifyError, BusyError, OtherLogError, OtherPartitionsError, OtherVersionError."""
     try:
-        async with asyncio.timeout(SECONDS_MAX) as limit, Exclusive(dsn, settings) as alone:
-            return await _verify(log, dsn, settings, on_progress, asked or Asked(), alone)
+        async with asyncio.timeout(SECONDS_MAX) as limit, MaintenanceLock(dsn, settings) as lock:
+            return await _verify(log, dsn, settings, on_progress, asked or VerifyRequest(), lock)
     except TimeoutError as error:
         if not limit.expired():
             raise VerifyError(f"the log or the database did not answer in time ({error!r}); run it again") from error
@@ -86,22 +86,27 @@ async def verify(
 
 
 async def _verify(
-    log: Log, dsn: str, settings: ProjectorSettings, on_progress: OnProgress, asked: Asked, alone: Exclusive
+    log: Log,
+    dsn: str,
+    settings: ProjectorSettings,
+    on_progress: OnProgress,
+    asked: VerifyRequest,
+    lock: MaintenanceLock,
 ) -> Report:
-    live = await alone.do(live_generation)
+    live = await lock.do(live_generation)
     if live is None:
         raise VerifyError("there are no views; the projector makes them when it runs")
     cluster_id = await log.cluster_id()
     check_generation(live, cluster_id)
     partitions = await log.partition_count(TOPIC)
-    await alone.do(lambda connection: admit_log(connection, cluster_id, partitions))
-    await _drop_scratches(alone)
+    await lock.do(lambda connection: admit_log(connection, cluster_id, partitions))
+    await _drop_scratches(lock)
     try:  # a cancel may come while the scratch is being made, and find it made
-        scratch = await alone.do(lambda connection: _create_scratch(connection, cluster_id))
-        with collecting_seldom():
-            return await _Verification(log, dsn, settings, on_progress, asked, alone, live, scratch).run()
+        scratch = await lock.do(lambda connection: _create_scratch(connection, cluster_id))
+        with collecting_rarely():
+            return await _Verification(log, dsn, settings, on_progress, asked, lock, live, scratch).run()
     finally:
-        await _drop_scratches(alone)
+        await _drop_scratches(lock)
 
 
 async def _create_scratch(connection: asyncpg.Connection, cluster_id: str) -> Generation:
@@ -109,14 +114,14 @@ async def _create_scratch(connection: asyncpg.Connection, cluster_id: str) -> Ge
         return await create_generation(connection, cluster_id, "scratch")
 
 
-async def _drop_scratches(alone: Exclusive) -> None:
+async def _drop_scratches(lock: MaintenanceLock) -> None:
     """Whoever made them is gone, or is this process: there is one at a time."""
-    for left in await alone.do(lambda connection: unfinished_generations(connection, "scratch")):
+    for left in await lock.do(lambda connection: unfinished_generations(connection, "scratch")):
 
         async def drop(connection: asyncpg.Connection, generation: Generation = left) -> None:
             await drop_generation(connection, generation)
 
-        await alone.do(drop)
+        await lock.do(drop)
 
 
 class _Verification:
@@ -126,8 +131,8 @@ class _Verification:
         dsn: str,
         settings: ProjectorSettings,
         on_progress: OnProgress,
-        asked: Asked,
-        alone: Exclusive,
+        asked: VerifyRequest,
+        lock: MaintenanceLock,
         live: Generation,
         scratch: Generation,
     ) -> None:
@@ -136,7 +141,7 @@ class _Verification:
         self._settings = settings
         self._on_progress = on_progress
         self._asked = asked
-        self._alone = alone
+        self._lock = lock
         self._live = live
         self._scratch = scratch
         self._sql = SqlFiles(Path(__file__).with_name("sql"))
@@ -203,7 +208,7 @@ class _Verification:
     async def _read_until_close(self, build: Build) -> None:
         """So that the snapshot, in which the rest is read, is short."""
         for _ in range(ROUNDS_MAX):
-            stored = await self._alone.do(lambda connection: stored_positions(connection, self._live))
+            stored = await self._lock.do(lambda connection: stored_positions(connection, self._live))
             targets = await self._within_log(stored)
             at = build.positions()
             if sum(max(0, end - at[tp]) for tp, end in targets.items()) <= self._settings.projector_batch_records_max:

@@ -9,7 +9,7 @@ import structlog
 from schemas.topics import THREAD_EFFECTS
 from services.chassis.log.port import Log, TopicPartition
 from services.projector.generations.errors import StoreAwayError
-from services.projector.generations.retries import again_while_away
+from services.projector.generations.retries import retry_while_away
 from services.projector.metrics import RollupsMetrics
 from services.projector.settings import RollupsSettings
 from services.projector.windows.windows import OvertakenError, Rules, Taken, Windows, WindowStore, take
@@ -150,4 +150,4 @@ class WindowWorker:
             self._metrics.cells_deleted.inc(deleted)
 
     async def _while_away(self, work: Callable[[], Awaitable[T]]) -> T:
-        return await again_while_away(work, self._settings, self._metrics.retries)
+        return await retry_while_away(work, self._settings, self._metrics.retries)

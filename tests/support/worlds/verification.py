@@ -26,7 +26,7 @@ from services.projector.loop import Projector
 from services.projector.metrics import ProjectorMetrics
 from services.projector.settings import ProjectorSettings
 from services.projector.verification.report import Progress, Report
-from services.projector.verification.verify import Asked, verify
+from services.projector.verification.verify import VerifyRequest, verify
 from tests.support.recorded.histories import (
     EXECUTOR,
     USER,
@@ -129,7 +129,7 @@ class VerifyPlace:
     async def verify(self, thread: ThreadKey | None = None, **asked: Any) -> Report:
         self.progress.clear()
         report = await verify(
-            self.log, self.settings.postgres_dsn, self.settings, self.progress.append, Asked(thread, **asked)
+            self.log, self.settings.postgres_dsn, self.settings, self.progress.append, VerifyRequest(thread, **asked)
         )
         assert await self.scratches() == []
         return report

@@ -11,7 +11,6 @@ from services.chassis.log.port import Log
 from services.chassis.postgres.sql_files import SqlFiles
 from services.projector.generations.database import connect
 from services.projector.generations.errors import GenerationGoneError, OtherLogError, RebuildError
-from services.projector.generations.exclusive import Exclusive
 from services.projector.generations.generations import (
     OtherVersionError,
     admit_log,
@@ -19,7 +18,8 @@ from services.projector.generations.generations import (
     live_generation,
     stored_positions,
 )
-from services.projector.generations.same_log import is_built_from
+from services.projector.generations.log_identity import is_built_from
+from services.projector.generations.maintenance_lock import MaintenanceLock
 from services.projector.generations.store import Generation
 from services.projector.rebuilding.build import Positions
 from services.projector.rebuilding.progress import OnProgress
@@ -57,29 +57,29 @@ async def use_generation(
     Raises RebuildError, OtherVersionError, OtherLogError, OtherPartitionsError, leaving the live one as it was.
     """
     cluster_id, partitions = await log.cluster_id(), await log.partition_count(THREAD_EVENTS.name)
-    async with Exclusive(dsn, settings) as alone:
-        live = await alone.do(live_generation)
-        await alone.do(lambda connection: admit_log(connection, cluster_id, partitions))
-        wanted = _usable(await alone.do(_kept), number)
+    async with MaintenanceLock(dsn, settings) as lock:
+        live = await lock.do(live_generation)
+        await lock.do(lambda connection: admit_log(connection, cluster_id, partitions))
+        wanted = _usable(await lock.do(_kept), number)
         if wanted == live:
             return wanted
-        if not await is_built_from(wanted, log, cluster_id, alone):
+        if not await is_built_from(wanted, log, cluster_id, lock):
             raise OtherLogError(
                 f"generation {number} was built from another log; `threadlog generations drop {number}`."
             )
-        await Rebuild(log, dsn, settings, on_progress, alone, wanted, live).run(compare=False, force=False)
+        await Rebuild(log, dsn, settings, on_progress, lock, wanted, live).run(compare=False, force=False)
     return wanted
 
 
 async def remove_generation(dsn: str, settings: ProjectorSettings, number: int) -> None:
     """Raises RebuildError where it is the live one, or is read."""
-    async with Exclusive(dsn, settings) as alone:
-        kept = {one.generation.number: one for one in await alone.do(_kept)}.get(number)
+    async with MaintenanceLock(dsn, settings) as lock:
+        kept = {one.generation.number: one for one in await lock.do(_kept)}.get(number)
         if kept is None:
             raise RebuildError(f"there is no generation {number}. {SHOW}")
         if kept.status == "live" and kept.size_bytes is not None:
             raise RebuildError(f"generation {number} is the live one: use another one, or rebuild, before you drop it.")
-        if not await drop_when_unread(alone, kept.generation, settings):
+        if not await drop_when_unread(lock, kept.generation, settings):
             raise RebuildError(f"generation {number} is still read: look for long transactions in pg_stat_activity.")
 
 

@@ -1,12 +1,12 @@
 """Whether a generation was built from this log, seen from outside: nobody writes it, or somebody else does."""
 
 from services.chassis.log.port import Log, TopicPartition
-from services.projector.generations.exclusive import Exclusive
-from services.projector.generations.last_records import replaced_records
+from services.projector.generations.maintenance_lock import MaintenanceLock
+from services.projector.generations.record_digests import replaced_records
 from services.projector.generations.store import Generation
 
 
-async def is_built_from(generation: Generation, log: Log, cluster_id: str, alone: Exclusive) -> bool:
+async def is_built_from(generation: Generation, log: Log, cluster_id: str, lock: MaintenanceLock) -> bool:
     if generation.cluster_id != cluster_id:
         return False
     # A generation of an older version may not have the digests.
@@ -14,7 +14,7 @@ async def is_built_from(generation: Generation, log: Log, cluster_id: str, alone
         "select \"partition\", next_offset, to_jsonb(p) ->> 'last_record' "  # noqa: S608
         f"from {generation.schema}.positions p where topic = $1 and next_offset > 0"
     )
-    rows = await alone.do(lambda connection: connection.fetch(query, generation.topic))
+    rows = await lock.do(lambda connection: connection.fetch(query, generation.topic))
     partitions = await log.partition_count(generation.topic)
     if any(row[0] >= partitions for row in rows):
         return False

@@ -10,14 +10,14 @@ a rebuild, and at a tenth of these numbers still a fourteenth.
 """
 
 
-def collect_seldom() -> None:
+def collect_rarely() -> None:
     """For a process that does little else."""
     gc.freeze()
     gc.set_threshold(*THRESHOLDS)
 
 
 @contextmanager
-def collecting_seldom() -> Iterator[None]:
+def collecting_rarely() -> Iterator[None]:
     before = gc.get_threshold()
     gc.freeze()
     gc.set_threshold(*THRESHOLDS)

@@ -2,7 +2,7 @@
 
 from services.chassis.clock import SystemClock
 from services.chassis.log.port import Incoming, Outgoing, TopicPartition
-from services.projector.generations.last_records import digest_of, replaced_records
+from services.projector.generations.record_digests import digest_of, replaced_records
 from tests.support.simulated.log import SimulatedBroker
 
 RECORD = Incoming("t", 0, 3, 1_000, b"key", b"value", (("name", b"x"),))

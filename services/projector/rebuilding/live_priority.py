@@ -9,7 +9,7 @@ import asyncpg
 import structlog
 
 from services.chassis.log.port import Log, LogError
-from services.projector.generations.database import AWAY, connect
+from services.projector.generations.database import DATABASE_AWAY, connect
 from services.projector.generations.errors import GenerationGoneError
 from services.projector.generations.generations import stored_positions
 from services.projector.generations.store import Generation
@@ -22,7 +22,7 @@ STANDS_STILL_LOOKS: Final = 5
 logger = structlog.get_logger()
 
 
-class Sparing:
+class LivePriority:
     def __init__(self, log: Log, dsn: str, settings: ProjectorSettings, filling: Filling) -> None:
         self._log = log
         self._dsn = dsn
@@ -51,7 +51,7 @@ class Sparing:
         looks_since_it_moved = STANDS_STILL_LOOKS
         try:
             while True:
-                with contextlib.suppress(LogError, asyncpg.PostgresError, *AWAY):
+                with contextlib.suppress(LogError, asyncpg.PostgresError, *DATABASE_AWAY):
                     if connection is None or connection.is_closed():
                         connection = await connect(self._dsn, settings)
                     stored = await stored_positions(connection, live)

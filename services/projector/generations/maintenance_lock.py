@@ -14,7 +14,7 @@ import structlog
 
 from services.chassis.backoff import backoff_seconds
 from services.chassis.postgres.connections import CONNECT_TIMEOUT_SECONDS
-from services.projector.generations.database import AWAY, connect
+from services.projector.generations.database import DATABASE_AWAY, connect
 from services.projector.generations.errors import BusyError
 from services.projector.generations.generations import ADVISORY_LOCK
 from services.projector.settings import ProjectorSettings
@@ -24,8 +24,8 @@ T = TypeVar("T")
 logger = structlog.get_logger()
 
 
-class Exclusive:
-    """`async with Exclusive(dsn, settings) as alone: await alone.do(work)`, for one task. Raises BusyError."""
+class MaintenanceLock:
+    """`async with MaintenanceLock(dsn, settings) as lock: await lock.do(work)`, for one task. Raises BusyError."""
 
     def __init__(self, dsn: str, settings: ProjectorSettings) -> None:
         self._dsn = dsn
@@ -49,7 +49,7 @@ class Exclusive:
         while True:
             try:
                 return await work(await self._connected())
-            except AWAY as error:
+            except DATABASE_AWAY as error:
                 failures += 1
                 pause = backoff_seconds(failures, limits.retry_seconds, limits.retry_seconds_max)
                 logger.warning("database_away", error=f"{type(error).__name__}: {error}", again_in_seconds=pause)
