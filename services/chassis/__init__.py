@@ -1,0 +1,1 @@
+"""The frame that all services stand on: log, database, artifacts, lifecycle and telemetry."""

@@ -1,7 +1,9 @@
-"""A process's own tools on the topic `tool-catalog`: an entry per source, written when it is new or has changed.
+"""Publish a process's own tools on the topic `tool-catalog`: an entry per source, written if it is new or has changed.
 
 Every executor of a pool, and every runtime, writes the same entries; the topic is compacted by source. An entry stays
-when its process stops, since others may run its tools, and calls of a tool that nobody runs wait for one that does.
+when its process stops: others may run its tools, and calls of a tool that nobody runs wait for a process that does.
+Idempotent by source: if the process dies before or after the append, the next start compares and writes again if
+needed.
 """
 
 import structlog
@@ -22,6 +24,7 @@ class Publisher:
         self._catalog = catalog
 
     async def publish(self, entry: CatalogSource) -> None:
+        """Write the entry unless the catalog has an equal one. Waits until the catalog has been read to its end."""
         await self._catalog.ready.wait()
         if self._catalog.catalog.sources.get(entry.source) == entry:
             return

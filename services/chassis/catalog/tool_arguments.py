@@ -1,10 +1,16 @@
-"""Do a call's arguments fit the tool's schema? The answer is written for the model, which may correct itself."""
+"""Check a call's arguments against the tool's JSON Schema. The answer is written for the model, which may correct
+itself.
+
+Both sides are foreign: a model writes the arguments, and anybody may offer a tool. So the check is bounded in time:
+library validators that compare each item with each, or try nested alternatives without end, are replaced or counted. A
+schema that is broken lets everything pass, since the tool itself judges its arguments, too.
+"""
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, Final, NamedTuple, Protocol, cast
 
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError, ValidationError
@@ -16,18 +22,23 @@ from referencing.exceptions import Unresolvable
 from schemas.canonical import canonical_json
 from schemas.tools import ToolSpec
 
-PROBLEMS_SHOWN_MAX = 5
-PROBLEM_CHARACTERS_MAX = 300
-PROBLEMS_FOUND_MAX = 100
-"""With so many nobody looks for more."""
-CHOICES_MAX = 20_000
-"""So often one check may try the branches of an `anyOf` or `oneOf`: below each other they double with each level."""
-VALIDATORS_MAX = 1_000
+PROBLEMS_SHOWN_MAX: Final = 5
+"""Problems that the model is shown. More would fill its context and not help it."""
+PROBLEM_CHARACTERS_MAX: Final = 300
+"""Characters of one problem: the library quotes the value, which may be long."""
+PROBLEMS_FOUND_MAX: Final = 100
+"""Problems after which the check stops."""
+CHOICES_MAX: Final = 20_000
+"""Times that one check may try the branches of an `anyOf` or `oneOf`. Nested ones double the number with each level."""
+VALIDATORS_MAX: Final = 1_000
+"""Compiled schemas that are kept. Beyond it all are forgotten: a process with so many tools changes them often."""
 
 _Keyword = Callable[[Any, Any, Any, Any], Iterable[ValidationError]]
 
 
 class _Validator(Protocol):
+    """What is used of a validator of the library."""
+
     def iter_errors(self, instance: object) -> Iterator[ValidationError]: ...
 
 
@@ -43,9 +54,13 @@ class _Compiled:
 
 @dataclass(slots=True)
 class _Choices:
+    """Counts down over one check, and stops it at zero."""
+
     left: int = CHOICES_MAX
 
     def count(self, keyword: _Keyword) -> _Keyword:
+        """Return the validator of a keyword so that each use of it counts."""
+
         def counting(validator: Any, wanted: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
             self.left -= 1
             if self.left < 0:
@@ -56,8 +71,10 @@ class _Choices:
 
 
 class Misfit(NamedTuple):
+    """One thing that does not fit."""
+
     place: str
-    """Such as `passengers[0].name`; empty for the arguments as a whole."""
+    """Where it is, such as `passengers[0].name`; empty for the arguments as a whole."""
     detail: str
 
 
@@ -68,9 +85,9 @@ class ArgumentCheck:
         self._validators: dict[str, _Compiled | None] = {}
 
     def problem(self, tool: ToolSpec, args: Mapping[str, JsonValue], malformed: str | None = None) -> str | None:
-        """One paragraph that says what does not fit and what to do now, or None.
+        """Return a paragraph that says what does not fit and what to do now, or None if all fits.
 
-        `malformed` is what the model wrote where that is no JSON object.
+        `malformed` is what the model wrote instead of a JSON object; None if it wrote one.
         """
         if malformed is not None:
             return (
@@ -90,7 +107,7 @@ class ArgumentCheck:
         )
 
     def misfits(self, tool: ToolSpec, args: Mapping[str, JsonValue]) -> list[Misfit]:
-        """The first of them, in the order of their places."""
+        """Return the first things that do not fit, in the order of their places."""
         compiled = self._compiled(tool)
         if compiled is None:
             return []
@@ -114,7 +131,7 @@ class ArgumentCheck:
 
 
 def schema_problem(schema: Mapping[str, JsonValue]) -> str | None:
-    """Why this is no usable JSON Schema, or None."""
+    """Return why this is no usable JSON Schema, or None if it is one."""
     try:
         validator_for(schema, default=Draft202012Validator).check_schema(dict(schema))
     except SchemaError as error:
@@ -132,18 +149,20 @@ def _compiled(schema: Mapping[str, JsonValue]) -> _Compiled | None:
     if "items" in base.VALIDATORS:
         changed["items"] = _unless_too_many(base.VALIDATORS["items"])
     validator_class = extend(base, changed)  # type: ignore[no-untyped-call]
-    # An empty registry: a `$ref` to elsewhere is never fetched.
+    # With an empty registry a `$ref` to another place is never fetched: a schema must not make this process call out.
     return _Compiled(cast("_Validator", validator_class(schema, registry=Registry())), choices)
 
 
 def _max_items(validator: Any, most: Any, instance: Any, _schema: Any) -> Iterator[ValidationError]:
-    """The library shows the array, and so much of it that the reason is cut off."""
+    """Check `maxItems`. The library's message quotes the array, so much of it that the reason is cut off."""
     if validator.is_type(instance, "array") and len(instance) > most:
         yield ValidationError(f"has {len(instance)} items; {most} are allowed")
 
 
 def _unless_too_many(items: _Keyword) -> _Keyword:
-    """Of an array with more items than it may have, none is looked at: to be told so is enough."""
+    """Return the check of items so that it skips an array with too many: `maxItems` has reported it, and that
+    suffices.
+    """
 
     def looking(validator: Any, wanted: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
         most = schema.get("maxItems")
@@ -155,7 +174,7 @@ def _unless_too_many(items: _Keyword) -> _Keyword:
 
 
 def _unique_items(validator: Any, wanted: Any, instance: Any, _schema: Any) -> Iterator[ValidationError]:
-    """The library compares each with each."""
+    """Check `uniqueItems` in one pass, by canonical JSON. The library compares each item with each other one."""
     if not wanted or not validator.is_type(instance, "array"):
         return
     seen: set[bytes] = set()
@@ -176,6 +195,7 @@ def _place(error: ValidationError) -> str:
 
 
 def _expected(tool: ToolSpec) -> str:
+    """Return a sentence with the arguments that the tool takes, or an empty text if its schema lists none."""
     properties = tool.input_schema.get("properties")
     if not isinstance(properties, dict) or not properties:
         return "It takes no arguments." if properties == {} else ""

@@ -1,0 +1,1 @@
+"""What every process of a service has: a lifecycle, logs, probes, metrics and timers."""

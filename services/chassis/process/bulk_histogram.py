@@ -1,5 +1,7 @@
-"""A histogram that takes many values at once: for what is counted once per record, where a metric's lock would cost
-more than the record.
+"""A histogram that takes many values at once.
+
+It is for what is observed once per record: the lock that the library takes for each value would cost more than the work
+on the record.
 """
 
 from bisect import bisect_left
@@ -12,10 +14,10 @@ from prometheus_client.utils import floatToGoString
 
 
 class BulkHistogram(Collector):
-    """For one thread: that of the event loop, which also answers Prometheus."""
+    """A histogram without locks. Only the event loop's thread may use it, which also answers Prometheus."""
 
     def __init__(self, name: str, documentation: str, buckets: Sequence[float], registry: CollectorRegistry) -> None:
-        """`buckets`: upper bounds, ascending, without infinity."""
+        """Register the histogram. `buckets` are the upper bounds, ascending, without infinity."""
         self._name = name
         self._documentation = documentation
         self._bounds = list(buckets)
@@ -24,6 +26,7 @@ class BulkHistogram(Collector):
         registry.register(self)
 
     def observe(self, values: Iterable[float]) -> None:
+        """Count values, each in the first bucket whose bound is not below it."""
         bounds, counts, total = self._bounds, self._counts, self._sum
         for value in values:
             counts[bisect_left(bounds, value)] += 1
@@ -31,6 +34,7 @@ class BulkHistogram(Collector):
         self._sum = total
 
     def collect(self) -> Iterator[Metric]:
+        """Return the histogram in the library's form, in which each bucket includes the ones before it."""
         cumulated, so_far = [], 0
         for bound, count in zip([*self._bounds, float("inf")], self._counts, strict=True):
             so_far += count

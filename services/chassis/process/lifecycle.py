@@ -1,9 +1,14 @@
 """From process start to exit status: one task group, signals, a drain with a deadline.
 
-`main` builds the service, spawns its tasks, waits for `stopping`, then refuses new work, hands over, ends its tasks and
-closes. The first SIGTERM or SIGINT sets `stopping`; what has not ended `drain_seconds` later is cancelled. A second
-signal ends the process at once, which loses nothing: services may die at any instruction. When a task fails, the whole
-service ends with status 1, for the supervisor to start it again; with 2 and one line where a person has to act first.
+**Start.** `main` builds the service, spawns its tasks and waits for `stopping`.
+
+**End.** The first SIGTERM or SIGINT sets `stopping`. `main` then refuses new work, hands over what runs, ends its tasks
+and closes. What has not ended `drain_seconds` later is cancelled; what ignores that for CANCEL_SECONDS is ended with
+the process. A second signal ends the process at once. That loses nothing: a service may die at any instruction, because
+all it knows is in the log.
+
+**Failure.** When a task fails, the whole service ends: half a service would look alive and do half the work. Its status
+is 1, and the supervisor starts it again; or it is 2, with one line that tells a person what to do first (SetupError).
 """
 
 import asyncio
@@ -12,54 +17,58 @@ import os
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import structlog
 import uvloop
 
 from services.chassis.errors import SetupError
 
-SIGNALS = (signal.SIGTERM, signal.SIGINT)
-SETUP_STATUS = 2
-CANCEL_SECONDS = 5.0
-"""What cancelled tasks may still take before the process ends regardless."""
+SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+SETUP_STATUS: Final = 2
+"""The exit status if a person has to act before a start can succeed: supervisors need not try again."""
+CANCEL_SECONDS: Final = 5.0
+"""How long cancelled tasks may still take before the process ends regardless."""
 
-GARBAGE_THRESHOLDS = (50_000, 20, 100)
-"""Allocations until a collection, and collections until one of the next generation. States and records hold no cycles,
-so collecting as eagerly as by default walks thousands of living objects for nothing: a tenth of a busy service's time.
+GARBAGE_THRESHOLDS: Final = (50_000, 20, 100)
+"""Allocations until a collection, and collections until one of the next generation. States and records contain no
+cycles, so collecting as eagerly as by default walks thousands of living objects in vain: a tenth of a busy service's
+time.
 """
 
 T = TypeVar("T")
 Spawn = Callable[[Coroutine[None, None, None], str], "asyncio.Task[None]"]
-"""As `Lifecycle.spawn`: some work, and its name."""
+"""The shape of `Lifecycle.spawn`, which is called with some work and its name."""
 
 logger = structlog.get_logger()
 
 
 class Lifecycle:
+    """The life of one process. All tasks that run as long as the service are spawned here."""
+
     def __init__(self, group: asyncio.TaskGroup, drain_seconds: float) -> None:
         self._group = group
         self._drain_seconds = drain_seconds
         self._tasks: set[asyncio.Task[Any]] = set()
         self.stopping = asyncio.Event()
         self.cut_short = False
-        """Whether the drain time was not enough."""
+        """Whether the drain took too long and was cancelled."""
 
     def spawn(self, work: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
-        """A task of the service. It is cancelled when `main` returns; if it raises, the service ends."""
+        """Run `work` as a task of the service. It is cancelled when `main` returns; if it raises, the service ends."""
         task = self._group.create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._on_done)
         return task
 
     def stop(self) -> None:
-        """As the first signal does."""
+        """Begin to stop, as the first signal does. Later calls change nothing."""
         if not self.stopping.is_set():
             self.stopping.set()
             asyncio.get_running_loop().call_later(self._drain_seconds, self._cut_short)
 
     async def end_tasks(self) -> None:
-        """For `main`, once it has drained: ends all other tasks before it closes what they work with."""
+        """End all other tasks. `main` calls it once it has drained, before it closes what the tasks work with."""
         others = self._tasks - {asyncio.current_task()}
         for task in others:
             task.cancel()
@@ -67,6 +76,7 @@ class Lifecycle:
             await asyncio.wait(others, timeout=CANCEL_SECONDS)
 
     def cancel_tasks(self) -> None:
+        """Cancel all tasks without waiting for them."""
         for task in self._tasks:
             task.cancel()
 
@@ -116,6 +126,7 @@ async def _run(main: Callable[[Lifecycle], Awaitable[None]], drain_seconds: floa
     return 1 if lifecycle.cut_short else 0
 
 
+# `spawn` takes a coroutine; `main` may return any awaitable.
 async def _main(main: Callable[[Lifecycle], Awaitable[None]], lifecycle: Lifecycle) -> None:
     await main(lifecycle)
 
@@ -128,6 +139,7 @@ def _on_signal(lifecycle: Lifecycle, signal_number: signal.Signals) -> None:
     lifecycle.stop()
 
 
+# Task groups nest, and so do their failures. What a person needs are the errors themselves.
 def _leaves(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
     leaves: list[BaseException] = []
     for error in group.exceptions:

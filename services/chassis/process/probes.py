@@ -1,28 +1,34 @@
 """/livez, /readyz and /metrics on a port of their own, so that they answer while the service's own port is busy.
 
-Just enough HTTP for a kubelet, Prometheus and curl: GET and HEAD, one answer per connection.
+They run in the event loop of the service on purpose: a loop that is blocked does not answer, and that is what a kubelet
+should notice. Just enough HTTP for a kubelet, Prometheus and curl: GET and HEAD, one answer per connection.
 """
 
 import asyncio
 from collections.abc import Callable
 from http import HTTPStatus
-from typing import Self
+from typing import Final, Self
 
 import structlog
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, disable_created_metrics, generate_latest
 
-REQUEST_BYTES_MAX = 8_192
-REQUEST_SECONDS = 5.0
-TEXT = "text/plain; charset=utf-8"
+REQUEST_BYTES_MAX: Final = 8_192
+"""Size of a request's head. A probe has some hundred bytes."""
+REQUEST_SECONDS: Final = 5.0
+"""How long a client may take for one request. A client that says nothing must not keep its connection."""
+TEXT: Final = "text/plain; charset=utf-8"
 
 Check = Callable[[], str | None]
-"""None when all is well, else the reason in one line."""
+"""Returns None if all is well, else the reason in one line."""
 
 logger = structlog.get_logger()
 
 
 class Probes:
-    """Made by `Probes.start`. Not live means: kill and start again. Not ready means: send no work yet."""
+    """The server of the probes; `Probes.start` makes it.
+
+    Not live means that the process should be killed and started again. Not ready means that it should get no work yet.
+    """
 
     def __init__(self, registry: CollectorRegistry, not_ready: Check, not_live: Check) -> None:
         self._registry = registry
@@ -34,8 +40,8 @@ class Probes:
     async def start(
         cls, host: str, port: int, registry: CollectorRegistry, *, not_ready: Check, not_live: Check = lambda: None
     ) -> Self:
-        """Port 0 takes a free one: see `port`."""
-        # Else a second series beside each counter and histogram, for which nobody asks.
+        """Listen on `host` and `port`. Port 0 takes a free one, which `port` returns."""
+        # Without this, the library adds a second series to each counter and histogram, which nobody asks for.
         disable_created_metrics()  # type: ignore[no-untyped-call]  # the library's own
         probes = cls(registry, not_ready, not_live)
         probes._server = await asyncio.start_server(probes._serve, host, port, limit=REQUEST_BYTES_MAX)
@@ -44,6 +50,7 @@ class Probes:
 
     @property
     def port(self) -> int:
+        """The port on which the server listens."""
         assert self._server is not None
         port: int = self._server.sockets[0].getsockname()[1]
         return port
@@ -60,7 +67,7 @@ class Probes:
                 writer.write(self._answer(head))
                 await writer.drain()
         except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            pass  # not a client that can be told anything
+            pass  # a client that is gone, or that speaks no HTTP, can be told nothing
         finally:
             writer.close()
 

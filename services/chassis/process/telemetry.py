@@ -1,7 +1,7 @@
 """Structured logs: one line per event on stderr, with a constant event name and key-values.
 
-What libraries log through the standard library, from warnings on, comes out the same way as `library_log`; what one
-says again and again, such as that a broker is away, once in a while and with how often it was left out.
+What libraries log through the standard library, from warnings on, is written the same way, as `library_log`. A library
+that repeats itself, such as while a broker is away, is heard once in a while, with the number of lines left out.
 """
 
 import logging
@@ -9,16 +9,17 @@ import sys
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 import orjson
 import structlog
 from structlog.tracebacks import ExceptionDictTransformer
 
-LIBRARY_LEVEL = logging.WARNING
-LIBRARY_REPEAT_SECONDS = 10.0
-LIBRARY_TEXTS_MAX = 200
-"""That are remembered, so that they are not told again at once."""
+LIBRARY_LEVEL: Final = logging.WARNING
+LIBRARY_REPEAT_SECONDS: Final = 10.0
+"""How long the same text of a library is left out. aiokafka says several times a second that a broker is away."""
+LIBRARY_TEXTS_MAX: Final = 200
+"""Texts that are remembered to leave out their repetitions. The oldest is forgotten first."""
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
 
@@ -28,7 +29,7 @@ def configure_logging(
     instance: str,
     level: Literal["debug", "info", "warning", "error"] = "info",
 ) -> None:
-    """Once per process, from `__main__`. Every line carries service and instance."""
+    """Set up logging for this process; `__main__` calls it once. Every line contains service and instance."""
     shared: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,
@@ -40,7 +41,7 @@ def configure_logging(
         structlog.configure(
             processors=[
                 *shared,
-                # Without the values of variables: settings hold passwords, records what people wrote.
+                # The values of variables are left out: settings contain passwords, and records what people wrote.
                 structlog.processors.ExceptionRenderer(ExceptionDictTransformer(show_locals=False)),
                 structlog.processors.JSONRenderer(serializer=_to_json),
             ],
@@ -64,11 +65,15 @@ def _console() -> structlog.dev.ConsoleRenderer:
 
 @dataclass(slots=True)
 class _Told:
+    """When a text was written last, and how often it was left out since."""
+
     at: float
     left_out: int = 0
 
 
 class _ToStructlog(logging.Handler):
+    """Passes lines of libraries on to structlog."""
+
     def __init__(self) -> None:
         super().__init__()
         self._told: OrderedDict[tuple[str, str], _Told] = OrderedDict()
@@ -87,7 +92,10 @@ class _ToStructlog(logging.Handler):
         )
 
     def _left_out(self, record: logging.LogRecord) -> int | None:
-        """How often the same was said since it was told; None where that was a moment ago. Exceptions always are."""
+        """Return how often the text was left out since it was written last; None to leave it out now.
+
+        Lines with an exception are always written. The text is the format string: its values may differ each time.
+        """
         if record.exc_info:
             return 0
         said = (record.name, str(record.msg))
