@@ -1,0 +1,1 @@
+"""The database: connections, roles, migrations, and reads that see one tenant alone."""

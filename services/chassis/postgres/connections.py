@@ -1,4 +1,6 @@
-"""Connections to Postgres. `jsonb` goes in and out as the bytes of its JSON: what is only passed on is not decoded."""
+"""Connections to Postgres. `jsonb` is passed as the bytes of its JSON, so that what is only handed on is not
+decoded.
+"""
 
 import asyncio
 from functools import partial
@@ -13,19 +15,20 @@ AWAY: Final = (
     asyncpg.InterfaceError,
     asyncpg.InternalClientError,
 )
-"""What a read raises while the database is away. The last one comes of a connection that the server ends just when the
+"""What a read raises while the database is away. The last one is raised if the server ends a connection just when the
 pool hands it out.
 """
 NO_VIEWS: Final = (asyncpg.UndefinedTableError, asyncpg.InvalidSchemaNameError)
+"""What a read of the views raises before the projector has built any."""
 
 CONNECT_TIMEOUT_SECONDS: Final = 5.0
 """How long opening or closing a connection may take. A database that is there answers within milliseconds."""
 JSONB_VERSION: Final = b"\x01"
-"""What Postgres puts before the text in jsonb's binary format."""
+"""The byte that Postgres puts before the text in the binary format of jsonb."""
 
 
 class CountStatement(Protocol):
-    """Told of each statement that the pool's connections have sent, once it is over."""
+    """Is called for each statement of the pool's connections, once it is over."""
 
     def __call__(self, seconds: float, *, failed: bool) -> None: ...
 
@@ -41,12 +44,12 @@ async def open_pool(
     role: str = "",
     count_statement: CountStatement | None = None,
 ) -> asyncpg.Pool:
-    """With `size_min` 0 nothing is connected yet, so a service starts while its database is away.
+    """Make a pool. With `size_min` 0 nothing is connected yet, so a service starts while its database is away.
 
-    `role` is taken on by each connection from its start; without one it stays who logs in.
+    Each connection acts as `role` from its start; with an empty role it acts as the login.
 
-    For statements and transactions that leave nothing behind in the session: it is not reset between its users, which
-    would be a round trip for each query.
+    Statements and transactions must leave nothing behind in the session. A connection is not reset between its users,
+    because that would cost a round trip for each query.
     """
     return await asyncpg.create_pool(
         dsn,
@@ -75,7 +78,7 @@ class _UnresetConnection(asyncpg.Connection):
         return ""
 
     async def reset(self, *, timeout: float | None = None) -> None:
-        """What failed within a transaction is over."""
+        """Roll back a transaction that failed; leave everything else as it is."""
         if self.is_in_transaction():
             async with asyncio.timeout(timeout):
                 await self.execute("rollback")
@@ -83,6 +86,7 @@ class _UnresetConnection(asyncpg.Connection):
 
 
 async def set_jsonb_codec(connection: asyncpg.Connection) -> None:
+    """Let `jsonb` of this connection be passed as bytes, both ways."""
     await connection.set_type_codec(
         "jsonb", schema="pg_catalog", format="binary", encoder=_encode_jsonb, decoder=_decode_jsonb
     )

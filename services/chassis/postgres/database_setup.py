@@ -1,7 +1,8 @@
-"""Whether a service can work with the database that it was told of, asked once when it starts.
+"""Check once, at the start of a service, whether it can work with its database.
 
-A database that is away is no reason not to start: it is waited for, and what comes then is handled where it comes. All
-else that is found here would go wrong again at the next start, and one line says what to do.
+Two answers are kept apart. A database that is away does not prevent a start: it may come back, and every read handles
+its absence anyway. Everything else that is found here would go wrong again at the next start: a missing database, a
+login without rights, missing migrations. Then the start fails with one line that says what to do (SetupError).
 """
 
 import asyncio
@@ -23,9 +24,10 @@ from services.chassis.settings import Settings
 
 DSN: Final = "THREADLOG_POSTGRES_DSN"
 PORT_MAX: Final = 65_535
+"""The largest port of TCP."""
 _PORT: Final = re.compile(r":(\d+)$")
 UNKNOWN_HOST: Final = frozenset({socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME)})
-"""There is no such host; other failures to look one up may pass."""
+"""Errors of a look-up that mean that the host does not exist. Other errors may be temporary."""
 
 AWAY: Final = (
     OSError,
@@ -38,17 +40,18 @@ AWAY: Final = (
 
 
 class DatabaseSetupError(SetupError):
-    pass
+    """The database is there, or is named, in a way that no waiting mends."""
 
 
 class DatabaseAwayError(SetupError):
-    """Whoever cannot wait for it gives up; a service starts all the same."""
+    """The database does not answer. A command gives up; a service starts all the same."""
 
 
 async def check_database(settings: Settings, owners: Sequence[str], takes: Sequence[str] = ()) -> str | None:
-    """Why the database is away, or None where it is there and fits: `owners` of migrations, roles that it `takes` on.
+    """Return why the database is away, or None if it answers and fits.
 
-    Raises SetupError where somebody has to do something.
+    It fits if the migrations of all `owners` are applied and the login may act as the roles in `takes`. Raise
+    SetupError if a person has to do something first.
     """
     role = settings.postgres_role
     try:
@@ -74,15 +77,15 @@ async def check_database(settings: Settings, owners: Sequence[str], takes: Seque
 
 
 async def require_database(settings: Settings, owners: Sequence[str], takes: Sequence[str] = ()) -> None:
-    """As `check_database`, for whoever does not wait for it. Raises SetupError."""
+    """Check the database for a command, which does not wait for it. Raise SetupError also if the database is away."""
     away = await check_database(settings, owners, takes)
     if away is not None:
         raise DatabaseAwayError(away)
 
 
 async def connect(settings: Settings, role: str) -> asyncpg.Connection:
-    """Raises DatabaseAwayError and DatabaseSetupError, which say what to do. Without a role as the login."""
-    if not _has_possible_ports(settings.postgres_dsn):  # an event loop may cut the number off at 16 bits
+    """Connect as `role`, or as the login if it is empty. Raise DatabaseAwayError or DatabaseSetupError."""
+    if not _has_possible_ports(settings.postgres_dsn):  # an event loop may cut the number to 16 bits, to another port
         raise DatabaseSetupError(explain(ValueError(), settings, role))
     try:
         return await asyncpg.connect(
@@ -99,7 +102,7 @@ async def connect(settings: Settings, role: str) -> asyncpg.Connection:
 
 
 def explain(error: BaseException, settings: Settings, role: str) -> str:
-    """In one line: what is the matter with the database, and what to do. Never shows a password."""
+    """Return one line that says what is wrong with the database and what to do. It never contains a password."""
     user, where, name = target(settings.postgres_dsn)
     match error:
         case asyncpg.InvalidPasswordError() | asyncpg.InvalidAuthorizationSpecificationError():
@@ -141,7 +144,7 @@ def explain(error: BaseException, settings: Settings, role: str) -> str:
 
 
 def target(dsn: str) -> tuple[str, str, str]:
-    """User, `host:port` and database name, as far as the text has them."""
+    """Return user, `host:port` and database name, as far as the connection string has them."""
     try:
         parts = urlsplit(dsn)
     except ValueError:
@@ -155,7 +158,7 @@ def target(dsn: str) -> tuple[str, str, str]:
 
 
 def _has_possible_ports(dsn: str) -> bool:
-    """Of `host:port,host:port`."""
+    """Return whether all ports in `host:port,host:port` are ports."""
     where = dsn.partition("://")[2].partition("/")[0].rpartition("@")[2]
     ports = [found[1] for host in where.split(",") if (found := _PORT.search(host))]
     return all(0 < int(port) <= PORT_MAX for port in ports)
@@ -166,7 +169,7 @@ def _is_unknown_host(error: BaseException) -> bool:
 
 
 def _os_reason(error: OSError) -> str:
-    # asyncio joins the failures of several addresses into one error without a number.
+    # asyncio joins the failures of several addresses into one error without a number, whose text repeats addresses.
     return os.strerror(error.errno) if error.errno and error.errno in errno.errorcode else "connection failed"
 
 
@@ -175,6 +178,7 @@ def _first_line(error: BaseException) -> str:
 
 
 async def _check_takes(connection: asyncpg.Connection, takes: Sequence[str]) -> None:
+    """Act as each role once: Postgres alone knows whether this login may. Nothing stays of it after the transaction."""
     for role in takes:
         async with connection.transaction():
             await connection.execute(f"set local role {role}")

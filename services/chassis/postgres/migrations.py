@@ -1,11 +1,12 @@
 """Forward-only migrations of what is not a view: numbered `.sql` files beside the service that owns the tables.
 
-A file is named `0001_what_it_does.sql`; numbers start at 1 and have no gaps. Each runs in one transaction together with
-the row that says so. An applied file never changes: its checksum is compared on every run. Idempotent by that table,
-and safe to run at the same time from several places by an advisory lock.
+A file is named `0001_what_it_does.sql`; numbers start at 1 and have no gaps. Each file runs in one transaction together
+with the row that records it. So if the process dies between two files, the next run continues with the second one; it
+never meets half a file. An applied file never changes: its checksum is compared on every run. Running again is
+idempotent by that table, and running at the same time from several places is safe by an advisory lock.
 
-Before them come the roles, which they may grant to; after them, every time, the files in the folder `always`: grants
-and policies, which can be given again.
+Roles are created first, because migrations may grant to them. The files in the folder `always` run last, on every run:
+grants and policies, which can be given again.
 """
 
 import hashlib
@@ -25,25 +26,29 @@ from services.chassis.postgres.sql_files import SqlFiles
 MIGRATIONS: Final[Mapping[str, Path]] = {
     owner: Path(__file__).parents[2] / owner / "migrations" for owner in ("projector", "ingest")
 }
-"""Every owner's folder, in the order in which they are applied."""
+"""The folder of each owner, in the order in which they are applied."""
 
 ADVISORY_LOCK: Final = 0x7468_7265_6164  # "thread"
+"""One number for all runners on a database. Postgres releases the lock when a runner's connection ends."""
 _FILE = re.compile(r"(\d{4})_[a-z0-9_]+")
 _MADE_OR_DROPPED = re.compile(r"(?im)^(create|drop) (?:table|view) (?:if (?:not )?exists )?([a-z_]+\.[a-z_]+)")
 
 
 class MigrationError(SetupError):
-    """The files and what the database has of them do not fit together."""
+    """The files and what the database has of them do not match."""
 
 
 @dataclass(frozen=True, slots=True)
 class Migration:
+    """One file."""
+
     number: int
     name: str
     sql: str
 
     @property
     def sha256(self) -> str:
+        """The checksum that is stored when the file is applied."""
         return hashlib.sha256(self.sql.encode()).hexdigest()
 
     def __str__(self) -> str:
@@ -51,6 +56,7 @@ class Migration:
 
 
 def read_migrations(folder: Path) -> tuple[Migration, ...]:
+    """Return the migrations of a folder in their order. Raise MigrationError if a name or a number is wrong."""
     migrations: list[Migration] = []
     for path in sorted(folder.glob("*.sql")):
         match = _FILE.fullmatch(path.stem)
@@ -63,7 +69,10 @@ def read_migrations(folder: Path) -> tuple[Migration, ...]:
 
 
 async def migrate(connection: asyncpg.Connection, owner: str, folder: Path) -> tuple[str, ...]:
-    """Apply what is missing; return the names of what was applied now. `connection` must not be in a transaction."""
+    """Apply what is missing; return the names of what was applied now.
+
+    `connection` must not be in a transaction: each file has its own. Raise MigrationError or RolesError.
+    """
     migrations = read_migrations(folder)
     sql = _sql()
     always = [path.read_text() for path in sorted((folder / "always").glob("*.sql"))]
@@ -91,7 +100,7 @@ async def migrate(connection: asyncpg.Connection, owner: str, folder: Path) -> t
 
 
 async def check_migrations(connection: asyncpg.Connection, owner: str, folder: Path) -> None:
-    """Raise MigrationError where the database is not as this version has left it, or would leave it."""
+    """Raise MigrationError unless the database is as this version would leave it."""
     migrations = read_migrations(folder)
     applied = await connection.fetch(_sql()["migrations_applied"], owner)
     missing = missing_migrations(owner, migrations, [(row["name"], row["sha256"]) for row in applied])
@@ -103,7 +112,11 @@ async def check_migrations(connection: asyncpg.Connection, owner: str, folder: P
 async def _check_halves(
     connection: asyncpg.Connection, owner: str, applied: Sequence[Migration], missing: Sequence[Migration]
 ) -> None:
-    """A migration and the row that says so come in one transaction: one without the other is somebody's hand."""
+    """Raise MigrationError if tables and recorded migrations contradict each other.
+
+    A migration and its row are written in one transaction, so one without the other was made by hand. What to do about
+    it depends on which was meant, and only a person knows that.
+    """
     made = made_by(applied)
     ahead = {name: migration for name, migration in made_by(missing).items() if name not in made}
     rows = await connection.fetch(_sql()["migrations_objects"], [*made, *ahead])
@@ -127,7 +140,7 @@ async def _check_halves(
 
 
 def made_by(migrations: Iterable[Migration]) -> dict[str, Migration]:
-    """Tables and views, `schema.name`, that are there after these, and which of them made each."""
+    """Return the tables and views, as `schema.name`, that exist after these migrations, with the one that made each."""
     made: dict[str, Migration] = {}
     for migration in migrations:
         for verb, name in _MADE_OR_DROPPED.findall(migration.sql):
@@ -141,7 +154,11 @@ def made_by(migrations: Iterable[Migration]) -> dict[str, Migration]:
 def missing_migrations(
     owner: str, migrations: Sequence[Migration], applied: Sequence[tuple[str, str]]
 ) -> Sequence[Migration]:
-    """`applied`: name and sha256 of each that the database has, in order. Raise MigrationError where they differ."""
+    """Return the migrations that the database lacks.
+
+    `applied` are name and sha256 of each that it has, in order. Raise MigrationError if one of them differs from its
+    file, or if the database has migrations that this version does not know.
+    """
     for (name, sha256), migration in zip(applied, migrations, strict=False):
         if name != migration.name or sha256 != migration.sha256:
             raise MigrationError(

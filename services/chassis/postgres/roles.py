@@ -1,7 +1,8 @@
-"""The database roles: groups without a login, of which the operator's logins are made members.
+"""The database roles: groups without a login. An administrator makes the logins of services members of them.
 
-Roles belong to the whole server, so several databases of it share them. They are only ever made and checked here, never
-changed or dropped: what an administrator has done to them is theirs.
+Roles belong to the whole server, so its databases share them. They are only created and checked here, never changed or
+dropped: what an administrator has done to a role was meant. A role that may do more than it should is an error, because
+the separation of tenants depends on it.
 """
 
 import asyncio
@@ -15,15 +16,17 @@ from services.chassis.errors import SetupError
 from services.chassis.postgres.sql_files import SqlFiles
 
 PROJECTOR: Final = "threadlog_projector"
-"""Owns the generations of the views. BYPASSRLS, because COPY into a table is refused to whoever its policies bind."""
+"""Owns the generations of the views. It has BYPASSRLS, because Postgres refuses COPY to a role that policies bind."""
 RUNTIME: Final = "threadlog_runtime"
+"""Reads the states and transcripts of all tenants, and writes nothing."""
 EXECUTOR: Final = "threadlog_executor"
+"""Reads the states of all tenants, and writes nothing."""
 ROLLUPS: Final = "threadlog_rollups"
 """Writes the operations windows."""
 INGEST: Final = "threadlog_ingest"
-"""Looks up API keys. What it reads of the views it reads as one of the next two."""
+"""Looks up API keys. It reads the views as one of the next two roles."""
 READER: Final = "threadlog_reader"
-"""Sees the rows of the tenant in `app.tenant_id`, and without one none."""
+"""Sees the rows of the tenant in `app.tenant_id`, and no rows if that is not set."""
 OPERATOR: Final = "threadlog_operator"
 """Sees the rows of all tenants."""
 KEYS: Final = "threadlog_keys"
@@ -31,29 +34,32 @@ KEYS: Final = "threadlog_keys"
 
 ROLES: Final = (PROJECTOR, RUNTIME, EXECUTOR, ROLLUPS, INGEST, READER, OPERATOR, KEYS)
 MEMBERS: Final = ((READER, INGEST), (OPERATOR, INGEST))
-"""Group and member. The member has to take the group's role on: it inherits nothing."""
+"""Group and member. The member inherits nothing: it must `set role` to the group, in each transaction anew."""
 
 VERSION_MIN: Final = 150_000
-"""Of Postgres: views that check the rights of who reads them came with 15."""
+"""The oldest Postgres that suffices: version 15 introduced views that check the rights of their reader."""
 TRIES_MAX: Final = 20
+"""Times that creating roles is tried while others create them, too. Theirs is over within a try or two."""
 TRY_AGAIN_SECONDS: Final = 0.05
+"""Pause between two tries."""
 
 _MET_ANOTHER: Final = (
     asyncpg.DuplicateObjectError,
     asyncpg.UniqueViolationError,
     asyncpg.InternalServerError,  # "tuple concurrently updated"
 )
-"""Another migration does the same at this moment, from another database."""
+"""Errors that mean that a migration of another database creates the same roles at this moment."""
 
 
 class RolesError(SetupError):
-    """The roles cannot be made, or are not as they have to be; the text says what to do."""
+    """The roles cannot be created, or are not as they must be. The text says what to do."""
 
 
 async def create_roles(connection: asyncpg.Connection) -> None:
-    """What is missing; where nothing is, nothing is written. Raise RolesError where they may do more than they should.
+    """Create the roles that are missing. If none is, nothing is written, so a login without the right may run it.
 
-    `connection` must not be in a transaction: each try is one of its own.
+    `connection` must not be in a transaction: each try is one of its own. Raise RolesError, also if a role may do more
+    than it should.
     """
     await check_version(connection)
     for _ in range(TRIES_MAX):
@@ -68,6 +74,7 @@ async def create_roles(connection: asyncpg.Connection) -> None:
 
 
 async def check_version(connection: asyncpg.Connection) -> None:
+    """Raise RolesError if this Postgres is too old."""
     version = await connection.fetchval("select current_setting('server_version_num')::int")
     if version < VERSION_MIN:
         raise RolesError(f"this is Postgres {version // 10_000}; threadlog needs {VERSION_MIN // 10_000} or newer")
@@ -85,7 +92,7 @@ async def _create_missing(connection: asyncpg.Connection) -> None:
         if (group, member) not in members:
             await _as_administrator(connection, f"grant {group} to {member}")
     if not await connection.fetchval(sql["role_is_mine"], PROJECTOR):
-        # Whoever migrates hands schemas over to it, and drops and re-points what it owns.
+        # A migration hands schemas over to this role, and drops and re-points what the role owns.
         await _join_projector(connection)
 
 
@@ -112,7 +119,7 @@ async def _join_projector(connection: asyncpg.Connection) -> None:
 
 
 async def _login(connection: asyncpg.Connection) -> str:
-    """As a statement names it."""
+    """Return the login's name, quoted as a statement needs it."""
     login: str = await connection.fetchval("select quote_ident(session_user)")
     return login
 
@@ -122,6 +129,7 @@ def _first_line(error: Exception) -> str:
 
 
 async def check_roles(connection: asyncpg.Connection) -> None:
+    """Raise RolesError if a role that exists may do more than it should, or less than it must."""
     sql = _sql()
     for row in await connection.fetch(sql["roles"], ROLES):
         role = row["rolname"]

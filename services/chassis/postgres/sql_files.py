@@ -1,11 +1,16 @@
-"""SQL beside its owner: folders of `.sql` files, one statement each, read once and found by name."""
+"""SQL beside its owner: folders of `.sql` files with one statement each, read once and found by name.
+
+Statements in files can be prepared by a test, run by hand in psql, and read without Python around them.
+"""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 
 class SqlFiles(Mapping[str, str]):
-    """`SqlFiles(Path(__file__).with_name("sql"))["thread_row"]` is the statement in `sql/thread_row.sql`."""
+    """Maps names to statements: `SqlFiles(Path(__file__).with_name("sql"))["thread_row"]` is in
+    `sql/thread_row.sql`.
+    """
 
     def __init__(self, *folders: Path) -> None:
         self._folders = folders

@@ -1,8 +1,8 @@
 """Reads that see one tenant's rows, by the database's own rules.
 
-Each is a short transaction that takes the reading role on and says which tenant it reads for; both are over with the
-transaction, so a connection goes back to its pool as nobody in particular. A statement that forgets its tenant gets
-this tenant's rows all the same, one that names another gets none.
+Each read is a short transaction that acts as the reading role and says which tenant it reads for. Both end with the
+transaction, so a connection returns to its pool without either. The database's policies do the rest: a statement that
+forgets its tenant still gets this tenant's rows alone, and a statement that names another tenant gets none.
 """
 
 import asyncio
@@ -17,60 +17,69 @@ from schemas.ids import is_name
 from services.chassis.postgres.roles import OPERATOR, READER
 
 TRIES: Final = 2
-"""The views may point at another generation than when a connection prepared its statement. It then prepares it anew."""
+"""Times that a read is tried. The views may have been pointed at another generation since a connection prepared its
+statement; the connection then prepares it anew.
+"""
 
 PER_TENANT_MAX: Final = 5
+"""Connections of a pool that one tenant may use at once. Below the pool's size, so that others are never shut out."""
 
 AS_OPERATOR: Final = f"begin read only; set local role {OPERATOR}"
 
 
 class Rows(Protocol):
-    async def fetch(self, query: str, *arguments: object) -> list[asyncpg.Record]: ...
+    """Anything that answers a statement with rows. It raises what asyncpg raises."""
+
+    async def fetch(self, query: str, *arguments: object) -> list[asyncpg.Record]:
+        """Return the rows of one statement."""
+        ...
 
 
 @dataclass(slots=True)
-class _Places:
-    """Of one tenant."""
+class _Share:
+    """The part of the pool that one tenant may use. It is dropped when nobody uses it: tenants come and go."""
 
     free: asyncio.Semaphore
     users: int = 0
-    """Those that have one, and those that wait."""
+    """Reads that use it, or wait for it."""
 
 
 class TenantPool:
-    """All raise what asyncpg does."""
+    """A pool whose reads see one tenant. Its methods raise what asyncpg raises."""
 
     def __init__(self, pool: asyncpg.Pool, per_tenant_max: int = PER_TENANT_MAX) -> None:
-        """`per_tenant_max`: connections that one tenant may have at once, so that there are some for the others."""
+        """Use `pool`, of which one tenant may have `per_tenant_max` connections at once, so that others find some."""
         self._pool = pool
         self._per_tenant_max = per_tenant_max
-        self._places: dict[str, _Places] = {}
+        self._shares: dict[str, _Share] = {}
 
     async def fetch(self, tenant: str, query: str, *arguments: object) -> list[asyncpg.Record]:
+        """Return rows of one tenant. Waits while the tenant uses as many connections as it may."""
         begin = as_reader(tenant)
-        async with self._place(tenant):
+        async with self._share_of(tenant):
             return await self._fetch(begin, query, arguments)
 
     async def fetch_as_operator(self, query: str, *arguments: object) -> list[asyncpg.Record]:
+        """Return rows of all tenants, for operators. The caller has checked that its client is one."""
         return await self._fetch(AS_OPERATOR, query, arguments)
 
     async def fetch_as_service(self, query: str, *arguments: object) -> list[asyncpg.Record]:
-        """For what belongs to no tenant, in one round trip."""
+        """Return rows that belong to no tenant, such as positions, in one round trip."""
         return await self._pool.fetch(query, *arguments)
 
     @asynccontextmanager
-    async def _place(self, tenant: str) -> AsyncIterator[None]:
-        places = self._places.get(tenant)
-        if places is None:
-            places = self._places[tenant] = _Places(asyncio.Semaphore(self._per_tenant_max))
-        places.users += 1
+    async def _share_of(self, tenant: str) -> AsyncIterator[None]:
+        share = self._shares.get(tenant)
+        if share is None:
+            share = self._shares[tenant] = _Share(asyncio.Semaphore(self._per_tenant_max))
+        share.users += 1
         try:
-            async with places.free:
+            async with share.free:
                 yield
         finally:
-            places.users -= 1
-            if not places.users:
-                del self._places[tenant]
+            share.users -= 1
+            if not share.users:
+                del self._shares[tenant]
 
     async def _fetch(self, begin: str, query: str, arguments: tuple[object, ...]) -> list[asyncpg.Record]:
         for _ in range(TRIES - 1):
@@ -86,7 +95,7 @@ class TenantPool:
 
 
 class OfTenant:
-    """`Rows` of one tenant."""
+    """Implements `Rows` for one tenant. A read that takes longer than `timeout_seconds` raises TimeoutError."""
 
     def __init__(self, pool: TenantPool, tenant: str, timeout_seconds: float) -> None:
         self._pool = pool
@@ -99,7 +108,11 @@ class OfTenant:
 
 
 def as_reader(tenant: str) -> str:
-    """Begins a transaction, in one round trip. Names of tenants hold no quotes and no backslashes."""
+    """Return the statement that begins a tenant's transaction, in one round trip.
+
+    The name goes into the statement as text, since `set` takes no arguments. `is_name` allows neither quotes nor
+    backslashes, so nothing can be injected. Raise ValueError for anything else.
+    """
     if not is_name(tenant):
         raise ValueError(f"{tenant!r} cannot name a tenant")
     return f"begin read only; set local role {READER}; set local app.tenant_id = '{tenant}'"
@@ -107,7 +120,10 @@ def as_reader(tenant: str) -> str:
 
 @asynccontextmanager
 async def _transaction(connection: asyncpg.pool.PoolConnectionProxy, begin: str) -> AsyncIterator[None]:
-    """Without asyncpg's own, which would take a round trip more. What fails is rolled back by the pool."""
+    """Run the block in a transaction. asyncpg's own would take a round trip more.
+
+    If the block fails, nothing is done here: the pool rolls back when it gets the connection.
+    """
     await connection.execute(begin)
     yield
     await connection.execute("commit")

@@ -1,7 +1,7 @@
 """Timers: callbacks at times of the clock, from one heap and one sleeping task.
 
-A service has a timer per thread that waits for something. A task for each would cost far more memory, and a timer of the
-event loop; here a timer is one tuple, and cancelling it costs nothing until the heap is swept.
+A service has a timer per thread that waits for something. A task for each would cost far more memory, and a timer of
+the event loop; here a timer is one tuple, and cancelling it costs nothing until the heap is swept.
 """
 
 import asyncio

@@ -1,7 +1,9 @@
-"""What a thread showed as of a seq, and so what its forks begin with: from the views, or out of the log.
+"""What a thread showed as of a seq, which is what its forks begin with: read from the views, or out of the log.
 
-A fork names its parent and a seq, and copies nothing. Its context is read where it is: a query for each parent that is
-a fork itself, bounded by what was shown then. Where the views do not hold a parent, its partition is read.
+A fork names its parent and a seq, and copies nothing. Its context is read at its parents: one query per parent, up to a
+thread that is no fork, or to a summary, which stands for everything before it. The result never changes, because the
+records up to that seq never change; so it does not matter when it is read. If the views lack a parent, its partition is
+read instead.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -24,47 +26,57 @@ from services.chassis.postgres.connections import AWAY
 from services.chassis.postgres.sql_files import SqlFiles
 
 PARENTS_MAX: Final = 100
-"""Forks of forks: more than that are none of ours, since no fork of such a thread is made."""
+"""Forks of forks that are followed. No thread with more parents can be forked, so more of them are an error."""
 
 
 class BrokenLineageError(Exception):
-    """What a thread says of its parent is not so. It comes to an operator, who finds out by `threadlog verify`."""
+    """What a thread says about its parent is wrong. An operator gets to see it; `threadlog verify` finds out more."""
 
 
 class ShownAt(NamedTuple):
     """A thread's own part of its context as of a seq."""
 
     items: Sequence[Item]
-    """In order."""
+    """The items, in order."""
     parent: tuple[str, int] | None
-    """Whose context stands before them, as of which seq: None where there is none, or a summary stands for it."""
+    """The thread whose context precedes the items, and as of which seq; None if there is no parent, or if a summary
+    stands for it.
+    """
     is_cut: bool = False
     """Whether there are more items than the bounds allowed."""
 
 
 class Bounds(NamedTuple):
-    """None: as much as there is."""
+    """How much of a context is read; None means without a limit."""
 
     items_max: int | None = None
     bytes_max: int | None = None
-    """As stored. The item that passes it is the last."""
+    """Stored bytes. The item that passes the limit is the last one."""
 
 
 UNBOUNDED: Final = Bounds()
 
 
 class ContextRows(Protocol):
+    """Reads contexts from the views."""
+
     async def shown_at(self, key: ThreadKey, seq: int, bounds: Bounds = UNBOUNDED) -> ShownAt | None:
-        """In one snapshot. None where the views do not hold the thread up to the seq, or there is no database."""
+        """Return what the thread showed, in one snapshot.
+
+        Return None if the views lack the thread up to that seq, or if the database is away.
+        """
         ...
 
 
 Fetch: TypeAlias = Callable[..., Awaitable[Sequence[asyncpg.Record]]]
-"""Called with tenant, statement and arguments."""
+"""A function that is called with tenant, statement and arguments, and returns rows."""
 Read: TypeAlias = Callable[[ThreadKey, int], Awaitable[ShownAt]]
+"""A function that returns what a thread showed as of a seq, wherever it finds it."""
 
 
 class PostgresContexts:
+    """Implements `ContextRows` by one statement, for whichever role `fetch` reads."""
+
     def __init__(self, fetch: Fetch) -> None:
         self._fetch = fetch
         self._sql = SqlFiles(Path(__file__).with_name("sql"))
@@ -84,17 +96,21 @@ class PostgresContexts:
 
 
 def with_calls(items: Sequence[Item]) -> list[Item]:
-    """Without results of calls that a summary stands for."""
+    """Return the items without results whose calls are missing: a summary stands for those calls."""
     calls = {item.call for item in items if item.kind == "tool_call"}
     return [item for item in items if item.kind != "tool_result" or item.call in calls]
 
 
 async def read_inherited(tenant: str, lineage: Lineage, read: Read) -> tuple[Item, ...]:
-    """What a fork with this lineage shows before its own items. Raises BrokenLineageError, and what `read` raises."""
+    """Return what a fork with this lineage shows before its own items.
+
+    Raise BrokenLineageError, and what `read` raises.
+    """
     return await inherited_from(tenant, (lineage.parent, lineage.seq), read)
 
 
 async def inherited_from(tenant: str, parent: tuple[str, int] | None, read: Read) -> tuple[Item, ...]:
+    """Return the context of a parent as of a seq: read upwards, then put together from the topmost thread down."""
     levels: list[tuple[str, Sequence[Item]]] = []
     while parent is not None:
         if len(levels) == PARENTS_MAX:
@@ -109,7 +125,7 @@ async def inherited_from(tenant: str, parent: tuple[str, int] | None, read: Read
 
 
 def reading(rows: ContextRows, log: Log) -> Read:
-    """From the rows where they hold the thread, else out of its partition."""
+    """Return a function that reads from the views, or out of the thread's partition if the views lack it."""
 
     async def read(key: ThreadKey, seq: int) -> ShownAt:
         return await rows.shown_at(key, seq) or await scan_shown_at(log, key, seq)
@@ -118,7 +134,10 @@ def reading(rows: ContextRows, log: Log) -> Read:
 
 
 async def scan_shown_at(log: Log, key: ThreadKey, seq: int) -> ShownAt:
-    """Raises LogError; BrokenLineageError where the log holds no such record of the thread."""
+    """Fold the thread out of its partition and return what it showed as of `seq`.
+
+    Raise LogError, or BrokenLineageError if the log has no such record of the thread.
+    """
     tp = TopicPartition(
         THREAD_EVENTS.name, log.partition_for(key.to_bytes(), await log.partition_count(THREAD_EVENTS.name))
     )
@@ -135,7 +154,7 @@ async def scan_shown_at(log: Log, key: ThreadKey, seq: int) -> ShownAt:
 
 
 def shown_of(transcript: Transcript) -> ShownAt:
-    """Of a whole transcript: its own items alone."""
+    """Return what a whole transcript shows of the thread's own items."""
     forked = transcript.forked if transcript.lacks_inherited else None
     if forked is None:
         return ShownAt(transcript.context(), None)

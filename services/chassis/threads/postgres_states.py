@@ -1,6 +1,7 @@
 """The states that the projector keeps, read from the live generation of its views.
 
-One statement per load, so position and rows are of one snapshot.
+Each load is one statement, so position and rows belong to one snapshot. Two statements could see a row that is older
+than the position that is read after it, and the records in between would be lost to the reader.
 """
 
 from collections.abc import Iterable, Sequence
@@ -18,6 +19,7 @@ from services.chassis.postgres.tenancy import OfTenant, Rows, TenantPool
 from services.chassis.threads.states import PartitionKeys, PartitionStates, StatesUnavailableError
 
 NOTHING_STORED: Final = PartitionStates(0, {})
+"""The answer if no generation can be used: read the partition from its beginning."""
 
 
 class PostgresStates:
@@ -57,7 +59,7 @@ class PostgresStates:
 
 
 class TenantStates:
-    """Implements `ThreadStates` as the tenant's reader; what is asked for at a time belongs to one tenant."""
+    """Implements `ThreadStates` as the tenant's reader. The threads of one call must belong to one tenant."""
 
     def __init__(self, pool: TenantPool, timeout_seconds: float) -> None:
         self._pool = pool
@@ -70,6 +72,7 @@ class TenantStates:
 
 
 def _partition_states(rows: Iterable[asyncpg.Record]) -> PartitionStates:
+    """Return states and position. Rows of another fold version are unusable: this process would fold them otherwise."""
     next_offset, states = 0, {}
     for fold_version, stored, tenant, thread, state in rows:
         if fold_version != FOLD_VERSION or stored is None:
@@ -84,4 +87,6 @@ def _state(tenant: str, thread: str, raw: str) -> ThreadState:
     try:
         return load_state(raw.encode())
     except pydantic.ValidationError as error:
-        raise StatesUnavailableError(f"the stored state of {tenant}/{thread} is not one; rebuild the views") from error
+        raise StatesUnavailableError(
+            f"the stored state of {tenant}/{thread} cannot be read; rebuild the views"
+        ) from error

@@ -1,7 +1,9 @@
-"""A skill's folder as one artifact: a plain tar, the same bytes for the same files, and read with suspicion.
+"""A skill's folder as one artifact: a plain tar, with the same bytes for the same files, and read with suspicion.
 
-Pure. Nothing but directories and regular files with plain relative names is taken out of one; times, owners and modes
-say nothing, but that a file may be executed.
+This module is pure. It takes nothing out of an archive but directories and regular files with plain relative names.
+Times, owners and modes are ignored, except that a file may be executed: so equal folders have equal hashes. Anybody may
+upload an archive, so links, devices, paths out of the folder and sizes without a limit are refused before anything is
+written.
 """
 
 import io
@@ -14,13 +16,17 @@ from schemas.errors import ThreadlogError
 
 MEDIA_TYPE: Final = "application/x-tar"
 SKILL_FILE: Final = "SKILL.md"
+"""The file that every skill has, which says what it is for."""
 EXECUTABLE: Final = 0o100
+"""The bit of a file's mode by which its owner may execute it."""
 PATH_CHARACTERS_MAX: Final = 500
+"""Longest path in an archive. File systems take more, but the workspace's own path comes before it."""
 PARTS_MAX: Final = 32
+"""Deepest nesting of folders."""
 
 
 class SkillRefusedError(ThreadlogError):
-    """The bytes, or the folder, are no skill. The text says why, for people and models."""
+    """The bytes, or the folder, are not a skill. The text says why, for people and models."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +42,10 @@ class SkillFile(NamedTuple):
 
 
 def packed(files: Mapping[str, SkillFile], limits: SkillLimits) -> bytes:
-    """By relative path, with `/`. Raises SkillRefusedError for what `unpacked` would refuse."""
+    """Return the archive of these files, by relative path with `/`.
+
+    Raise SkillRefusedError for what `unpacked` would refuse.
+    """
     for path, file in files.items():
         _require_path(path)
         _require_size(path, len(file.content), limits)
@@ -55,7 +64,7 @@ def packed(files: Mapping[str, SkillFile], limits: SkillLimits) -> bytes:
 
 
 def unpacked(data: bytes, limits: SkillLimits) -> dict[str, SkillFile]:
-    """The files by their paths. Raises SkillRefusedError."""
+    """Return the files of an archive by their paths. Raise SkillRefusedError."""
     if len(data) > limits.tar_bytes_max:
         raise SkillRefusedError(f"it has {len(data)} bytes; {limits.tar_bytes_max} are allowed")
     files: dict[str, SkillFile] = {}
@@ -76,7 +85,7 @@ def unpacked(data: bytes, limits: SkillLimits) -> dict[str, SkillFile]:
 def _taken(
     tar: tarfile.TarFile, member: tarfile.TarInfo, files: Mapping[str, SkillFile], limits: SkillLimits
 ) -> SkillFile | None:
-    """None of a directory: its files make it."""
+    """Return the file of an entry, or None if it is a directory, which its files imply. Raise SkillRefusedError."""
     if member.isdir():
         _require_path(member.name.removesuffix("/"))
         return None
@@ -86,9 +95,9 @@ def _taken(
     _require_size(member.name, member.size, limits)
     if member.name in files:
         raise SkillRefusedError(f"{member.name!r} is there twice")
-    held = tar.extractfile(member)
-    assert held is not None  # it is a regular file
-    return SkillFile(held.read(), bool(member.mode & EXECUTABLE))
+    content = tar.extractfile(member)
+    assert content is not None  # it is a regular file
+    return SkillFile(content.read(), bool(member.mode & EXECUTABLE))
 
 
 def _require_path(path: str) -> None:
