@@ -126,7 +126,7 @@ class Runtime:
     def on_record(self, held: Held, before: ThreadState, record: Record, verdict: Verdict) -> None:
         work = held.work
         self._transcripts.on_record(held, before, record, verdict)
-        # Of what took no effect, only a task that came to a closing child ends anything.
+        # A record without effect ends nothing, except a task that reaches a child which is closing already.
         may_end = verdict.effect == "applied" or isinstance(record.data, InputSubmitted)
         if held.state.lineage is not None and may_end:
             answer = partial(self._transcripts.answer, held)

@@ -1,4 +1,4 @@
-"""Child threads: how one begins, what a parent does while it waits, and how the end of one is told. Pure.
+"""Child threads: how one begins, what a parent does while it waits, and how the parent learns of its end. Pure.
 
 A child's id is derived from what it works for, a call or a task of the parent, and its first input's id from its own.
 Nothing names a child before its `thread.created` is in the log: whoever reads an id may use it at once. A task's record
@@ -7,8 +7,8 @@ names nobody. The child gets its task once the parent's owner has read back the 
 After each takeover the next owner appends all of this again: it counts once. A process that dies after the creation
 leaves at most an empty thread, which does nothing by itself.
 
-The child's end is told to the parent's thread by the child's owner, as the call's result. In case that owner dies
-first, the parent's owner looks the end up in the views as well.
+The child's owner appends the child's end to the parent's thread, as the call's result. It may die before it does, so
+the parent's owner looks the end up in the views as well. Whichever comes first counts.
 
 Cancelling sends the child's first events once more before its input is withdrawn and its turn cancelled. So the first
 events of a dead owner that come late find that the child exists and its input was submitted, and begin nothing.
@@ -53,11 +53,12 @@ from services.runtime.deciding.decisions import (
 from services.runtime.deciding.limits import Limits
 
 RESULT_BYTES_MAX: Final = 32 * 1024
-"""Of a child's answer in its parent's thread; the child's own keeps the whole of it."""
+"""Bytes of a child's answer that its parent's model is shown; the child's thread keeps the whole answer."""
 TASK_RESULT_BYTES_MAX: Final = 4 * 1024
+"""Bytes of a task's result. Less than of a call's, because a plan keeps the results of all its tasks in the state."""
 TITLE_CHARACTERS_MAX: Final = 200
 MODEL_CHARACTERS_MAX: Final = 200
-"""As of every thread's, for the indexes that name it."""
+"""Characters of a model's name, as in every thread's configuration: indexes of the views contain it."""
 
 SPAWN_THREAD: Final = ToolSpec(
     name=SPAWN_THREAD_TOOL,
@@ -91,13 +92,12 @@ SPAWN_THREAD: Final = ToolSpec(
     parallel=True,
     max_attempts=1,
 )
-"""One attempt: the child's owner has to know which claim it answers."""
-
+"""The tool has one attempt, because the child's owner has to know, without asking, which claim it answers."""
 
 WITHDRAWN: Final = "its task was withdrawn before it began"
 
 Answer: TypeAlias = Callable[[int, int], str | None]
-"""The texts of the answer in this turn and step; None where they are not known here."""
+"""Returns the texts that the model answered in a turn and step; None if the transcript is not in memory."""
 
 
 class Origin(NamedTuple):
@@ -109,6 +109,7 @@ class Origin(NamedTuple):
 
     @property
     def name(self) -> str:
+        """The name that the child's id is derived from. It never changes, or a takeover would begin another child."""
         return self.call if self.call is not None else f"task {self.plan_version} {self.task}"
 
 
@@ -116,15 +117,17 @@ class Origin(NamedTuple):
 
 
 def child_of(key: ThreadKey, origin: Origin) -> ThreadKey:
+    """Return the key of the child that works for this call or task of the thread."""
     return ThreadKey(key.tenant, derive_child(key, origin.name))
 
 
 def depth_of(state: ThreadState) -> int:
+    """Return how many generations the thread is below the topmost one."""
     return 0 if state.lineage is None else state.lineage.depth
 
 
 def tokens_left(turn: Turn, limits: Limits) -> int | None:
-    """Of what the turn may use; None where there is no limit."""
+    """Return the tokens that the turn may still use; None if they are unlimited."""
     return max(0, limits.turn_tokens - turn.input_tokens - turn.output_tokens) if limits.turn_tokens else None
 
 
@@ -154,27 +157,35 @@ def create(key: ThreadKey, state: ThreadState, config: Config, origin: Origin, t
 
 
 def is_created(child: ThreadKey, world: World) -> bool:
-    """Return whether the log has acknowledged the child's creation to this process, so that it may be named."""
+    """Whether the log has acknowledged the child's creation to this process, so that the child may be named."""
     return (child, derive_service_event(child, ThreadCreated.kind)) in world.stored
 
 
 def stop(child: ThreadKey) -> tuple[AppendTo, ...]:
-    """For a child that has begun: its input where no turn has taken it, else its turn."""
+    """Stop a child that has begun: withdraw its input, and cancel its first turn.
+
+    Only one of the two takes effect, and only the child's thread knows which: the input may just have been taken.
+    """
     withdrawn = InputWithdrawn(input=derive_child_input(child))
     return AppendTo(child, withdrawn), AppendTo(child, TurnCancelRequested(turn=1, reason="parent"))
 
 
 def read(child: ThreadKey) -> ReadChild:
+    """Look up whether the child has ended what it was begun for."""
     return ReadChild(child, derive_child_input(child))
 
 
 def read_at_ms(since_ms: int, limits: Limits, world: World) -> int:
-    """When a child that was begun then has to be looked up next."""
+    """Return when a child that was begun at `since_ms` has to be looked up next."""
     return max(since_ms, world.children_read_ms) + 1000 * limits.child_look_seconds
 
 
 def grace_ms(state: ThreadState, limits: Limits) -> int:
-    """How long a parent waits for a child that it has stopped: as long as the child and all below it may take."""
+    """Return how long a parent waits for a child that it has stopped.
+
+    A child that is cancelled waits for its own children first, and so on down. So the grace time counts once for each
+    generation that may be below, and once for the parent.
+    """
     levels = max(1, limits.child_depth - depth_of(state))
     return 1000 * limits.deadline_grace_seconds * (1 + levels)
 
@@ -182,7 +193,11 @@ def grace_ms(state: ThreadState, limits: Limits) -> int:
 def advance(
     key: ThreadKey, state: ThreadState, turn: Turn, call: Call, now_ms: int, limits: Limits, world: World
 ) -> Decisions:
-    """A call of `spawn_thread` that is running."""
+    """Move a running call of `spawn_thread` on: begin the child, wait for its end, stop it when the call is over.
+
+    The child's first events are decided each time, also before it is stopped. The loop sends them once per owner, and
+    the fold counts them once; nothing here has to remember whether the child has begun.
+    """
     origin = Origin(call.call)
     child = child_of(key, origin)
     end = world.children.get(child.thread)
@@ -214,6 +229,10 @@ def advance(
 
 
 def why_refused(state: ThreadState, turn: Turn, call: Call, limits: Limits, world: World) -> tuple[str, str] | None:
+    """Return why this turn may not begin that child; None if it may.
+
+    Children of the same step are counted by their index: they are judged before any of them has begun.
+    """
     depth = depth_of(state) + 1
     if depth > limits.child_depth:
         return "policy:limits", (
@@ -242,7 +261,7 @@ def why_refused(state: ThreadState, turn: Turn, call: Call, limits: Limits, worl
 
 
 def child_config(turn: Turn, call: Call, limits: Limits) -> Config:
-    """The parent's, as its turn pinned it, with what the call asks for."""
+    """Return the child's configuration: the parent's, as its turn pinned it, with what the call asks for."""
     args = call.args
     own = turn.config
     instructions, model, tools = args.get("instructions"), args.get("model"), args.get("tools")
@@ -258,7 +277,7 @@ def child_config(turn: Turn, call: Call, limits: Limits) -> Config:
 
 
 def child_limits(turn: Turn, limits: Limits) -> OwnLimits:
-    """The turn's own, but no more tokens than it has left."""
+    """Return the limits of the turn's configuration, with at most the tokens that the turn has left."""
     left = tokens_left(turn, limits)
     own = turn.config.limits
     return own if left is None else own.model_copy(update={"turn_tokens": max(1, left)})
@@ -283,8 +302,11 @@ def _finished(call: Call, child: ThreadKey, end: ChildEnd) -> ToolCallFinished:
 
 
 def own_end(key: ThreadKey, before: ThreadState, after: ThreadState, record: Record, answer: Answer) -> ChildEnd | None:
-    """Return the end of what the thread was begun for, where this record is it: the end of the turn that took its first
-    input, what takes that out of the queue, or that input itself where it comes to a thread that is closing.
+    """Return the end of what the thread was begun for, if this record is that end; None if it is not.
+
+    That is the end of the turn that took the first input, a record that takes the input out of the queue, or the input
+    itself if the thread is closing by then. None, too, if the answer is not in memory: the parent then finds the end in
+    the views.
     """
     if not is_told(after):
         return None
@@ -303,26 +325,29 @@ def own_end(key: ThreadKey, before: ThreadState, after: ThreadState, record: Rec
 
 
 def is_told(state: ThreadState) -> bool:
-    """Whether a parent waits for this thread's end: for one that a person began, none does."""
+    """Whether a parent waits for this thread's end. Nobody waits for a child that a person began."""
     lineage = state.lineage
     return lineage is not None and lineage.kind == "child" and (lineage.call is not None or lineage.task is not None)
 
 
 def awaits_task(key: ThreadKey, state: ThreadState) -> bool:
-    """Return whether this is the child of a task and has not got it yet: the task follows its parent's record of it."""
+    """Whether this is the child of a task that has not arrived: it follows the parent's record that the task runs."""
     is_of_task = state.lineage is not None and state.lineage.kind == "child" and state.lineage.task is not None
     return is_of_task and state.last_turn == 0 and derive_child_input(key) not in state.inputs
 
 
 def _is_refused(after: ThreadState, record: Record, first: str) -> bool:
-    """Return whether the first input came too late: the thread was closed between its creation and its task."""
+    """Whether the first input came too late: the thread was closed between its creation and its task."""
     is_first = isinstance(record.data, InputSubmitted) and record.data.input == first
     is_closed = after.status in {"closing", "closed"}
     return is_first and is_closed and after.last_turn == 0 and first not in after.inputs
 
 
 def tell_parent(key: ThreadKey, state: ThreadState, world: World) -> Decisions:
-    """The parent judges: by then it may know, or not wait any more."""
+    """Append this thread's end to its parent's thread, until that has it.
+
+    Whether it counts is the parent's affair. By then the parent may know the end from the views, or no longer wait.
+    """
     lineage = state.lineage
     if world.ended is None or lineage is None:
         return NOTHING_TO_DO
@@ -340,16 +365,19 @@ def tell_parent(key: ThreadKey, state: ThreadState, world: World) -> Decisions:
 
 
 def _has(state: ThreadState, name: str) -> bool:
-    """Whether the input is still worked on."""
+    """Whether the input waits in the queue or is part of the open turn."""
     in_turn = state.turn is not None and name in state.turn.inputs
     return in_turn or any(item.input == name for item in state.queue)
 
 
-# What an end comes to
+# What an end means for the parent
 
 
 def child_end(outcome: TurnOutcome | None, reason: str | None, text: str) -> ChildEnd:
-    """Of the turn that took the child's first input; without an outcome where none did."""
+    """Return the child's end, from the turn that took its first input; `outcome` is None if no turn took it.
+
+    An interrupted turn counts as failed: the parent's model can react to that, and its work is not done.
+    """
     outcomes: Mapping[TurnOutcome | None, CallOutcome] = {
         "completed": "succeeded",
         "failed": "failed",
@@ -371,7 +399,7 @@ _ENDINGS: Final[Mapping[CallOutcome, str]] = {
 
 
 def result(child: str, end: ChildEnd) -> dict[str, JsonValue]:
-    """As other tools' results: the model reads the text."""
+    """Return the result of the call in the form of every tool's results, so the model reads the text."""
     return {"thread": child, "content": [{"type": "text", "text": cut(end.text, RESULT_BYTES_MAX, child)}]}
 
 
@@ -386,7 +414,7 @@ def task_ended(plan_version: int, task: str, child: str, end: ChildEnd) -> TaskU
 
 
 def cut(text: str, bytes_max: int, child: str) -> str:
-    """At most so many bytes of it, and where the rest is; the latter alone where there is no room for more."""
+    """Return at most so many bytes of the text, with a note of where the whole is; the note alone may be longer."""
     raw = text.encode()
     if len(raw) <= bytes_max:
         return text
@@ -395,7 +423,7 @@ def cut(text: str, bytes_max: int, child: str) -> str:
 
 
 def answer_text(contents: Iterable[Mapping[str, JsonValue]]) -> str:
-    """Of the messages of one answer, as the transcript has them."""
+    """Return the text of the messages of one answer, from their contents in the transcript."""
     parts = [part for content in contents for part in _list(content.get("content"))]
     return "\n".join(str(part["text"]) for part in parts if isinstance(part, dict) and "text" in part)
 

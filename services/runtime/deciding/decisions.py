@@ -94,9 +94,9 @@ class World:
     ended: ChildEnd | None = None
     """This thread's own end as a child, until its parent's thread has it."""
     children: Mapping[str, ChildEnd] = field(default_factory=dict)
-    """Ends of children of this thread, by their ids, as far as they were looked up."""
+    """Ends of this thread's children that were found in the views, by the child's id."""
     children_read_ms: int = 0
-    """When they were looked up last; 0 where this process never has."""
+    """When the views were asked for them last; 0: never by this process."""
     stored: Container[tuple[ThreadKey, EventId]] = frozenset()
     """Events of other threads that this process sent, still wants, and that the log has acknowledged. Only what is in
     the log may be named to others, so a child is named once its `thread.created` is in here.

@@ -1,4 +1,4 @@
-"""Plans: how a version is answered, how its tasks run as child threads, and what its call is told. Pure.
+"""Plans: how a version is approved, how its tasks run as child threads, and what the result of its call is. Pure.
 
 A version that a call proposed lives with its call: no task of it runs once the call, or the call's turn, is over. One
 that a person or a backend proposed goes on without a turn.
@@ -6,8 +6,10 @@ that a person or a backend proposed goes on without a turn.
 A task begins in four steps, each after the log has the one before: the child is created, empty; `task.updated` says
 that the task runs, and names the child; that is read back; the child is given its task. So the child is there when it
 is named, and works only for a task that really runs: where another record came first, the child stays empty. After a
-takeover all of it is sent again, and counts once. The end of a task is told by the child's owner, and looked up by this
-one, as that of any child.
+takeover all of it is sent again, and counts once.
+
+The end of a task arrives like that of any child: the child's owner reports it, and this one looks it up as well. A plan
+is decided about in every round, in a turn and between turns, so nothing here depends on which of them comes first.
 """
 
 from collections.abc import Sequence
@@ -37,12 +39,13 @@ from services.runtime.deciding.decisions import NOTHING_TO_DO, Append, AppendTo,
 from services.runtime.deciding.limits import Limits, narrowed
 
 TASK_ID_PATTERN: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
+"""Pattern of a task's id. Models write it by hand and people read it, so it is short and has no spaces."""
 TASKS_MAX: Final = 1_000
-"""Whatever a service allows."""
+"""Tasks that the tool's schema allows. The limit of the service is lower, and rejects with a better reason."""
 TITLE_CHARACTERS_MAX: Final = 500
 INSTRUCTIONS_CHARACTERS_MAX: Final = 20_000
 TOLD_BYTES_MAX: Final = 64 * 1024
-"""Of what the tasks came to that one depends on, together."""
+"""Bytes of the results that a task is shown, of all tasks that it depends on together."""
 
 UPDATE_PLAN: Final = ToolSpec(
     name="update_plan",
@@ -87,13 +90,19 @@ UPDATE_PLAN: Final = ToolSpec(
     effect="idempotent",
     max_attempts=1,
 )
-"""One attempt: it proposes one version. Not parallel: a step's second plan is judged when the first is over."""
+"""The tool has one attempt, because a call proposes one version. It is not parallel, so the second plan of a step is
+judged when the first one is over.
+"""
 
 
 def advance(key: ThreadKey, state: ThreadState, now_ms: int, limits: Limits, world: World) -> Decisions:
-    """What to do about the plan, in a turn or between turns. `limits` are the service's."""
+    """Return what to do about the plan, in a turn or between turns. `limits` are the service's.
+
+    A version that waits is answered first. Then tasks move (`_moves`), and only if none does, their children are taken
+    care of (`_care`): what other threads are sent follows from tasks whose events have been read back.
+    """
     if is_over(state) or state.status == "closed":
-        # Of tasks over which a thread was closed nothing comes any more: no word about them counts.
+        # A thread that was closed over its tasks takes no more events about them.
         return NOTHING_TO_DO
     plan = state.plan
     if plan.waiting is not None:
@@ -110,16 +119,17 @@ def advance(key: ThreadKey, state: ThreadState, now_ms: int, limits: Limits, wor
 
 
 def is_over(state: ThreadState) -> bool:
-    """Whether a thread that closes has nothing left to do about its plan."""
+    """Whether there is nothing left to do about the plan, so that a closing thread may close."""
     return state.plan.waiting is None and not is_busy(state.plan)
 
 
 def _turn(state: ThreadState, version: int | None) -> Turn | None:
-    """The turn that a version lives in: that of its call. None for one of a person, whatever turn is open."""
+    """Return the turn that a version lives in, that of its call; None for a version of a person or a backend."""
     return None if graph.proposer(state.plan, version) is None else state.turn
 
 
 def _config(state: ThreadState, version: int | None) -> Config:
+    """Return the configuration that a version is under: what its turn pinned, or else the thread's newest."""
     turn = _turn(state, version)
     config = state.config if turn is None else turn.config
     assert config is not None  # a thread that has a plan was created
@@ -132,7 +142,10 @@ def _config(state: ThreadState, version: int | None) -> Config:
 def _answer(
     state: ThreadState, plan: PlanState, version: int, config: Config, now_ms: int, limits: Limits
 ) -> Append | None:
-    """None where a person has to answer."""
+    """Return the answer to a version that waits; None if a person has to give it.
+
+    A version that can no longer run, or is beyond a limit, is rejected before anybody is asked.
+    """
     why = why_over(state, version, now_ms)
     if why is not None:
         return _rejected(version, "policy:over", why)
@@ -150,7 +163,7 @@ def _rejected(version: int, by: str, reason: str) -> Append:
 
 
 def why_beyond(state: ThreadState, tasks: Sequence[Task], limits: Limits) -> str | None:
-    """Why these tasks cannot run below this thread."""
+    """Return why these tasks cannot run below this thread; None if they can."""
     if len(tasks) > limits.plan_tasks:
         return f"the plan has {len(tasks)} tasks; {limits.plan_tasks} are allowed"
     depth = children.depth_of(state) + 1
@@ -163,7 +176,7 @@ def why_beyond(state: ThreadState, tasks: Sequence[Task], limits: Limits) -> str
 
 
 def why_over(state: ThreadState, version: int | None, now_ms: int) -> str | None:
-    """Why nothing may come of this version any more."""
+    """Return why this version may start nothing any more; None if it may."""
     if state.status == "closing":
         return "the thread is being closed"
     name = graph.proposer(state.plan, version)
@@ -183,7 +196,7 @@ def why_over(state: ThreadState, version: int | None, now_ms: int) -> str | None
 
 
 def _moves(key: ThreadKey, plan: PlanState, why_stopped: str | None, limits: Limits, world: World) -> list[Append]:
-    """Tasks that end, begin, or never will."""
+    """Return the events of tasks that have ended, begin now, or can never begin."""
     version = plan.in_force or 0
     moves: list[Append] = []
     hopeless = _hopeless(plan)
@@ -204,13 +217,13 @@ def _moves(key: ThreadKey, plan: PlanState, why_stopped: str | None, limits: Lim
 
 
 def _startable(plan: PlanState, limits: Limits) -> Sequence[Task]:
-    """Return the tasks that may begin now: nothing they depend on is left, and no more run at once than are allowed."""
+    """Return the tasks that may begin now: all that they depend on is done, and not too many run at once."""
     running = sum(standing.status == "running" for standing in plan.tasks.values())
     return ready_tasks(plan)[: max(0, limits.parallel_tasks - running)]
 
 
 def _hopeless(plan: PlanState) -> dict[str, str]:
-    """Tasks that wait for one that came to nothing, directly or through others, and which one that is."""
+    """Return the tasks that wait for a failed or cancelled one, directly or through others, with the reason of each."""
     why = {
         name: f"the task {name!r} {'has failed' if standing.status == 'failed' else 'was cancelled'}"
         for name, standing in plan.tasks.items()
@@ -283,6 +296,7 @@ def _create(key: ThreadKey, state: ThreadState, config: Config, task: Task, limi
 
 
 def _child_config(state: ThreadState, config: Config, limits: Limits) -> Config:
+    """Return the configuration of a task's child. In a turn it may use at most the tokens that the turn has left."""
     turn = _turn(state, state.plan.in_force)
     return config if turn is None else config.model_copy(update={"limits": children.child_limits(turn, limits)})
 
@@ -292,13 +306,18 @@ def _child_title(task: Task) -> str:
 
 
 def _stopped_ms(state: ThreadState, standing: TaskState, now_ms: int) -> int:
+    """Return since when the task has to stop; its grace time counts from then.
+
+    The time has to come from the state, so that a new owner computes the same and does not begin to wait anew.
+    """
     if standing.left_out:
         return standing.moved_ms
     if state.turn is not None and state.turn.cancelling is not None:
         return state.turn.cancelled_ms
     deadline_ms = _deadline_ms(state)
     over_ms = deadline_ms if deadline_ms is not None and now_ms >= deadline_ms else 0
-    # No record but this thread's own says when else; each that moves it gives those that are left some more time.
+    # No record says when a plan was given up for another reason (its call or its thread is over). The thread's last
+    # record stands in for it; each further record gives the tasks that are left some more time.
     return max(state.updated_ms, over_ms)
 
 
@@ -324,7 +343,7 @@ def _origin_of(standing: TaskState) -> Origin:
 
 
 def task_text(plan: PlanState, task: Task) -> str:
-    """What the child is asked: the task, and what those came to that it depends on."""
+    """Return what the child is asked: the task, and the results of the tasks that it depends on."""
     parts = [task.title]
     if task.instructions:
         parts.append(task.instructions)
@@ -340,7 +359,7 @@ def task_text(plan: PlanState, task: Task) -> str:
 
 
 def why_refused(state: ThreadState, _turn: Turn, call: Call, limits: Limits, _world: World) -> tuple[str, str] | None:
-    """Of arguments that fit the tool's schema."""
+    """Return why the arguments are not a plan, or not one that may run here; they fit the tool's schema."""
     tasks = _tasks(call.args)
     problem = tasks if isinstance(tasks, str) else graph.graph_problem(tasks)
     if isinstance(tasks, str) or problem is not None:
@@ -352,7 +371,10 @@ def why_refused(state: ThreadState, _turn: Turn, call: Call, limits: Limits, _wo
 def advance_call(
     _key: ThreadKey, state: ThreadState, turn: Turn, call: Call, now_ms: int, _limits: Limits, _world: World
 ) -> Decisions:
-    """A call of `update_plan` that is running: it ends when its version has come to its end."""
+    """Move a running call of `update_plan` on: propose its version, and end the call when the version has ended.
+
+    The version has ended when its tasks have, when it was rejected, or when a newer version took its place.
+    """
     plan = state.plan
     version = plan.proposals.get(call.call)
     if version is None:
@@ -387,7 +409,11 @@ def _propose(plan: PlanState, turn: Turn, call: Call) -> Append:
 
 
 def _tasks(args: dict[str, JsonValue]) -> tuple[Task, ...] | str:
-    """Arguments were checked against the schema; those that a person edited, by an ingest that may be newer."""
+    """Return the tasks of a call, or what is wrong with them.
+
+    A model's arguments were checked when the call was proposed. A person may have edited them since, and they were then
+    checked by an ingest whose schema may be newer than this runtime's.
+    """
     given = args.get("tasks")
     try:
         return tuple(Task.model_validate(task, strict=False) for task in (given if isinstance(given, list) else ()))
@@ -402,7 +428,7 @@ def _finished(call: Call, outcome: CallOutcome, result: JsonValue) -> Append:
 
 
 def _told(tasks: Sequence[TaskState]) -> list[JsonValue]:
-    """All of them share what a result may have."""
+    """Return the tasks for the result of the call. They share the bytes that a result may have."""
     bytes_max = min(children.TASK_RESULT_BYTES_MAX, children.RESULT_BYTES_MAX // max(1, len(tasks)))
     told: list[JsonValue] = []
     for standing in tasks:
@@ -424,6 +450,7 @@ def _text(result: JsonValue) -> str:
 
 
 def _deadline_ms(state: ThreadState) -> int | None:
+    """Return the deadline of the call that proposed the plan in force; None for a plan of a person or a backend."""
     name = graph.proposer(state.plan, state.plan.in_force)
     call = None if name is None else state.calls.get(name)
     return None if call is None else call.deadline_ms

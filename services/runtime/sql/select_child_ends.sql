@@ -1,6 +1,6 @@
--- The threads of a tenant, each with the input that it was begun with, in which that has come to an end. `is_withdrawn`: no
--- turn took it, because it left the queue before or came to a thread that was closing; else the turn that did has ended,
--- and `answer` has the texts of its last answer, in order.
+-- Threads of a tenant that have ended the input that they were begun with. If `is_withdrawn`, no turn took the input: it
+-- left the queue before, or reached a thread that was closing. Otherwise the turn that took it has ended, and `answer`
+-- contains the texts of its last answer, in order.
 select w.thread, (i.input is null or i.dropped is not null) as is_withdrawn, t.outcome, t.reason, last.answer
 from unnest($2::text[], $3::text[]) as w (thread, input)
 left join views.items as i on i.tenant = $1 and i.thread = w.thread and i.input = w.input

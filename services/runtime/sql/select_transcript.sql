@@ -1,7 +1,7 @@
--- What the model still sees of a thread, or will see, and the seq up to which that holds, in one snapshot: what came after
--- what the summary in force stands for, inputs that were taken after that, and inputs that wait. A thread without such
--- items gives one row of nulls; one without a state row gives none, nor does one whose items stand still because the
--- database refused a record of it.
+-- Items of a thread that its model still sees, or will see, and the seq up to which they are complete, in one snapshot: the
+-- items after those that the summary in force replaces, inputs that were taken since then, and inputs that wait. A thread
+-- without such items gives one row of nulls. A thread without a state row gives no row, nor does one whose items are out of
+-- date because the database refused one of its records.
 select
     (s.state ->> 'seq')::bigint as thread_seq,
     (s.state -> 'lineage')::text as lineage,
