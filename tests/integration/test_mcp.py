@@ -27,12 +27,14 @@ from services.tool_executor.tools import Toolbox
 from services.tool_executor.workspace.process import Warden
 from services.tool_executor.workspace.sandbox import Sandbox, SandboxPolicy
 from tests.support.recorded.tool_requests import request, run, text_of
-from tests.support.simulated.waiting import eventually
+from tests.support.simulated.waiting import PATIENCE_SECONDS, eventually
 
 STDIO_SERVER = Path(__file__).parents[1] / "support" / "processes" / "mcp_stdio_server.py"
 HTTP_SERVER = Path(__file__).parents[1] / "support" / "processes" / "mcp_http_server.py"
 GIT_SERVER = shutil.which("mcp-server-git", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
-CONNECT_SECONDS = 30
+CONNECT_SECONDS = PATIENCE_SECONDS
+LISTENS = b"Uvicorn running on"
+"""What a server over HTTP prints once its port takes connections."""
 QUICK = Backoff(first_seconds=0.05, most_seconds=0.5, steady_seconds=0.0)
 
 
@@ -277,52 +279,58 @@ def free_port() -> int:
         return int(listening.getsockname()[1])
 
 
-@contextlib.contextmanager
-def http_server(port: int):
-    process = subprocess.Popen(
-        [sys.executable, str(HTTP_SERVER), str(port)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+@contextlib.asynccontextmanager
+async def http_server(port: int) -> AsyncIterator[asyncio.subprocess.Process]:
+    """A server that listens. How long its start takes depends on the machine, so it is waited for, not polled."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, str(HTTP_SERVER), str(port), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
     )
+    assert process.stderr is not None
     try:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            said = b""
+            while LISTENS not in said:
+                said = await process.stderr.readline()
+                assert said, "the server ended before it listened"
         yield process
     finally:
-        process.kill()
-        process.wait()
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
 
 
 async def test_http(sandbox, offered):
     port = free_port()
     config = McpServerConfig(url=f"http://127.0.0.1:{port}/mcp", headers={"Authorization": "Bearer t"})
-    with http_server(port):
-        async with serving(config, sandbox, offered) as server:
-            assert await server.wait_connected(CONNECT_SECONDS)
-            end, _ = await run(server, request("greet", name="you"))
-            assert end.result["structured"] == {"greeting": "Hello you"}
-            assert json.loads(text_of(end)) == {"greeting": "Hello you"}
-            end, _ = await run(server, request("key"))
-            assert text_of(end) == "key-1 Bearer t"
-            end, _ = await run(server, replace(request("slow", seconds=60), timeout_seconds=0.3))
-            assert end.outcome == "lost"
-            ends = await asyncio.gather(*(run(server, request("slow", seconds=0.1)) for _ in range(10)))
-            assert all(end.outcome == "succeeded" for end, _ in ends)
+    async with http_server(port), serving(config, sandbox, offered) as server:
+        assert await server.wait_connected(CONNECT_SECONDS)
+        end, _ = await run(server, request("greet", name="you"))
+        assert end.result["structured"] == {"greeting": "Hello you"}
+        assert json.loads(text_of(end)) == {"greeting": "Hello you"}
+        end, _ = await run(server, request("key"))
+        assert text_of(end) == "key-1 Bearer t"
+        end, _ = await run(server, replace(request("slow", seconds=60), timeout_seconds=0.3))
+        assert end.outcome == "lost"
+        ends = await asyncio.gather(*(run(server, request("slow", seconds=0.1)) for _ in range(10)))
+        assert all(end.outcome == "succeeded" for end, _ in ends)
 
 
 async def test_a_cancelled_call_is_told_to_an_http_server(sandbox, offered, tmp_path):
     port = free_port()
     config = McpServerConfig(url=f"http://127.0.0.1:{port}/mcp")
-    with http_server(port):
-        async with serving(config, sandbox, offered) as server:
-            assert await server.wait_connected(CONNECT_SECONDS)
-            cancelled = asyncio.Event()
-            hanging = asyncio.ensure_future(
-                server.run(request("hang", folder=str(tmp_path)), lambda _text: None, cancelled)
-            )
-            await eventually((tmp_path / "hang.started").exists)
-            cancelled.set()
-            end = await hanging
-            assert end.outcome == "lost"
-            assert "cancelled" in end.evidence
-            await eventually((tmp_path / "hang.cancelled").exists)
-            assert (await run(server, request("greet", name="you")))[0].outcome == "succeeded"
+    async with http_server(port), serving(config, sandbox, offered) as server:
+        assert await server.wait_connected(CONNECT_SECONDS)
+        cancelled = asyncio.Event()
+        hanging = asyncio.ensure_future(
+            server.run(request("hang", folder=str(tmp_path)), lambda _text: None, cancelled)
+        )
+        await eventually((tmp_path / "hang.started").exists)
+        cancelled.set()
+        end = await hanging
+        assert end.outcome == "lost"
+        assert "cancelled" in end.evidence
+        await eventually((tmp_path / "hang.cancelled").exists)
+        assert (await run(server, request("greet", name="you")))[0].outcome == "succeeded"
 
 
 async def test_an_http_server_that_is_away_leaves_calls_not_started(sandbox, offered):
@@ -333,27 +341,17 @@ async def test_an_http_server_that_is_away_leaves_calls_not_started(sandbox, off
         end, _ = await run(server, request("greet", name="you"))
         assert end.outcome == "not_started"
         assert "cannot be reached" in end.evidence
-        with http_server(port) as process:
+        async with http_server(port) as process:
             assert await server.wait_connected(CONNECT_SECONDS)
             # One call breaks off midway; the session and the other calls are not touched by it.
             end, _ = await run(server, request("die"))
             assert end.outcome == "lost"
-            process.wait()
+            await process.wait()
         end, _ = await run(server, request("greet", name="you"))
         assert end.outcome == "not_started"
-        with http_server(port):
-            await eventually_succeeds(server)
-
-
-async def eventually_succeeds(server: McpServer) -> None:
-    for _ in range(200):
-        end, _ = await run(server, request("greet", name="you"))
-        if end.outcome == "succeeded":
-            return
-        # One that is just starting may take the connection and answer with an error of its own.
-        assert end.outcome == "not_started" or "answered with an error" in str(end.result), end.result
-        await asyncio.sleep(0.1)
-    raise AssertionError("the server did not come back")
+        async with http_server(port):
+            end, _ = await run(server, request("greet", name="you"))
+            assert end.outcome == "succeeded"
 
 
 # A server as people use it
