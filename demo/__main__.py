@@ -64,7 +64,6 @@ async def demo(model: str) -> bool:
         "THREADLOG_RUNTIME_SCRIPT": str(HERE / "script.yaml"),
         "THREADLOG_EXECUTOR_TOOLS_FILE": str(HERE / "tools.yaml"),
         "THREADLOG_EXECUTOR_LEASE_SECONDS": str(LEASE_SECONDS),
-        "THREADLOG_IMPORT_NICENESS": "0",  # somebody watches, and a machine may have other things to do
     }
     async with releases() as outside, stage(screen, {**own, URL_VARIABLE: outside.url}) as on:
         evidence = await play(on, outside, screen, model)

@@ -5,7 +5,7 @@ import socket
 import sys
 from collections.abc import Iterator, Mapping
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 import asyncpg
 import structlog
@@ -45,16 +45,18 @@ from services.ingest.files.recorded_changes import Diffs, ViewedFileHistories
 from services.ingest.files.transfers import TransferLimits, Transfers
 from services.ingest.http.auth import Authenticator, DevAuthenticator, KeyAuthenticator
 from services.ingest.http.operation import RequestRules
-from services.ingest.imports.jobs import Imports, Jobs
+from services.ingest.imports.jobs import FILES_MAX, Imports, Jobs
 from services.ingest.imports.supervisor import ImportSupervisor
+from services.ingest.limits import LIMITS, IngestLimits
 from services.ingest.metrics import IngestMetrics
 from services.ingest.operations.dead_letters import DeadLetters
+from services.ingest.operations.no_progress import Quiet
 from services.ingest.operations.quarantine_reports import QuarantineReports
 from services.ingest.operations.stuck import Ops, OpsLimits
-from services.ingest.operations.windows import OpsWindows
+from services.ingest.operations.windows import HOURS_MAX, OpsWindows
 from services.ingest.reads.at_least import AtLeastWaits
-from services.ingest.reads.reads import Reads
-from services.ingest.reads.state_at import StateLimits, StatesAt
+from services.ingest.reads.reads import USAGE_DAYS_MAX, Reads
+from services.ingest.reads.state_at import StatesAt
 from services.ingest.routes.artifacts import ArtifactRoutes
 from services.ingest.routes.children import ChildRoutes
 from services.ingest.routes.events import EventRoutes
@@ -76,9 +78,12 @@ from services.ingest.streams.event_stream import StreamOptions
 from services.ingest.streams.history import PostgresHistory
 from services.ingest.streams.live import LiveLimits, Watches
 from services.ingest.streams.metrics import LiveCollector
+from services.ingest.streams.watched_thread import TailLimits
 
 SERVICE = "ingest"
 BACKLOG = 2_048
+KEEP_ALIVE_SECONDS: Final = 30
+"""How long an idle connection stays open. Clients poll and submit more often than that."""
 
 logger = structlog.get_logger()
 
@@ -129,7 +134,7 @@ async def _serve(settings: IngestSettings, lifecycle: Lifecycle) -> None:
         lifecycle.spawn(wired.tools.follow(), "catalog")
         lifecycle.spawn(wired.ops.run(), "ops")
         jobs = Jobs(service.pool, settings.instance, settings.import_lease_seconds)
-        importing = ImportSupervisor(jobs, wired.imports.wanted, settings.import_poll_seconds)
+        importing = ImportSupervisor(jobs, wired.imports.wanted)
         lifecycle.spawn(importing.run(lifecycle.stopping), "imports")
         service.measure_lag(wired.watches.positions, metrics.lag_records, metrics.lag_seconds)
         listener = _listen(settings.ingest_host, settings.ingest_port)
@@ -157,30 +162,36 @@ class Wired(NamedTuple):
 
 
 def wire(
-    settings: IngestSettings, log: Log, pool: asyncpg.Pool, clock: Clock, metrics: IngestMetrics, partitions: int
+    settings: IngestSettings,
+    log: Log,
+    pool: asyncpg.Pool,
+    clock: Clock,
+    metrics: IngestMetrics,
+    partitions: int,
+    limits: IngestLimits = LIMITS,
 ) -> Wired:
     """Make every part of the service, and give each group of routes what it uses."""
     sql = statements()
     tenants = TenantPool(pool, settings.ingest_queries_per_tenant_max)
     database = Database(tenants, settings.ingest_query_timeout_seconds)
     pace = Pace()
-    reports = QuarantineReports(log, partitions, settings.ops_progress_records_max, int(3_000 * REPORT_SECONDS))
+    reports = QuarantineReports(log, partitions, int(3_000 * REPORT_SECONDS))
     watches = Watches(
         log,
         TenantStates(tenants, settings.ingest_query_timeout_seconds),
         PostgresHistory(tenants, settings.ingest_query_timeout_seconds),
-        LiveLimits.of(settings),
+        live_limits(settings),
         pace=pace,
         on_quarantine=reports.hear,
     )
-    views = ViewsAndFold(CommandViews(database, sql, settings.ingest_position_poll_ms / 1000), watches)
-    known = known_threads(settings, log, views, partitions)
-    commands = commands_of(settings, log, known, views, watches, clock, metrics)
-    limits = accept_limits(settings)
+    views = ViewsAndFold(CommandViews(database, sql), watches)
+    known = known_threads(settings, limits, log, views, partitions)
+    commands = commands_of(settings, limits, log, known, views, watches, clock, metrics)
+    accepting = accept_limits(settings)
     store = open_artifacts(settings)
     named = NamedArtifacts(store)
     tools = Tools(CatalogReader(log))
-    forks = Forks(PostgresForkRows(database, sql), known, settings.ingest_fork_configurations_max)
+    forks = Forks(PostgresForkRows(database, sql), known)
     imports = Imports(pool, database, sql)
     ops = Ops(
         database=database,
@@ -189,29 +200,29 @@ def wire(
         groups=partial(kafka_groups, settings),
         partitions=partitions,
         clock=clock,
-        limits=OpsLimits.of(settings),
+        limits=ops_limits(settings),
         metrics=metrics,
     )
-    reads = Reads(database, sql, settings.ingest_threads_looked_at_max)
-    at_least = AtLeastWaits(known, views, settings.ingest_at_least_wait_seconds)
-    pages = PageSizes(settings.ingest_page_default, settings.ingest_page_max)
+    reads = Reads(database, sql, limits.threads_looked_at_max)
+    at_least = AtLeastWaits(known, views, limits.at_least_wait_seconds)
+    pages = PageSizes(limits.page_default, limits.page_max)
     # In the order of `app.GROUPS`.
     groups = (
-        InputRoutes(commands, limits, named),
-        ThreadRoutes(commands, limits, named, known, views, reads, at_least, pages),
-        EventRoutes(known, watches, at_least, pages, stream_options(settings)),
+        InputRoutes(commands, accepting, named),
+        ThreadRoutes(commands, accepting, named, known, views, reads, at_least, pages),
+        EventRoutes(known, watches, at_least, pages, StreamOptions(limits.heartbeat_seconds, limits.send_seconds_max)),
         ReadRoutes(known, reads, tools, at_least, pages),
-        StateRoutes(known, StatesAt(database, sql, log, StateLimits.of(settings)), at_least),
-        ToolCallRoutes(commands, limits, known, views, tools),
-        LineageRoutes(commands, limits, named, forks),
-        PlanRoutes(commands, limits, known, views),
-        ChildRoutes(commands, limits, named, forks, settings.child_depth),
-        ImportRoutes(imports, pages, settings.import_files_max),
-        UsageRoutes(reads, known, at_least, pages, clock, settings.ingest_usage_days_max),
-        ArtifactRoutes(store, Transfers(TransferLimits.of(settings), metrics), settings.artifact_bytes_max),
-        FileHistoryRoutes(commands, known, tools, ViewedFileHistories(database, sql), diffs_of(settings, store)),
-        StuckRoutes(ops, DeadLetters(database, sql, settings.ops_dead_letter_bytes_max), pages),
-        WindowRoutes(OpsWindows(database, sql), pages, clock, settings.ops_windows_hours_max),
+        StateRoutes(known, StatesAt(database, sql, log, limits.state), at_least),
+        ToolCallRoutes(commands, accepting, known, views, tools),
+        LineageRoutes(commands, accepting, named, forks),
+        PlanRoutes(commands, accepting, known, views),
+        ChildRoutes(commands, accepting, named, forks, settings.child_depth),
+        ImportRoutes(imports, pages, FILES_MAX),
+        UsageRoutes(reads, known, at_least, pages, clock, USAGE_DAYS_MAX),
+        ArtifactRoutes(store, Transfers(transfer_limits(settings, limits), metrics), settings.artifact_bytes_max),
+        FileHistoryRoutes(commands, known, tools, ViewedFileHistories(database, sql), diffs_of(limits, store)),
+        StuckRoutes(ops, DeadLetters(database, sql), pages),
+        WindowRoutes(OpsWindows(database, sql), pages, clock, HOURS_MAX),
     )
     rules = request_rules(settings, _authenticator(settings, database, sql, clock))
     app = create_app(groups, rules, requests_max=settings.ingest_requests_max, metrics=metrics)
@@ -219,35 +230,44 @@ def wire(
 
 
 def request_rules(settings: IngestSettings, authenticator: Authenticator) -> RequestRules:
-    return RequestRules(authenticator, settings.ingest_body_bytes_max, settings.ingest_body_timeout_seconds)
+    return RequestRules(authenticator, settings.ingest_body_bytes_max)
 
 
-def stream_options(settings: IngestSettings) -> StreamOptions:
-    return StreamOptions(settings.ingest_stream_heartbeat_seconds, settings.ingest_stream_send_seconds)
+def live_limits(settings: IngestSettings) -> LiveLimits:
+    tail = TailLimits(settings.ingest_stream_lag_records_max)
+    return LiveLimits(watches_max=settings.ingest_streams_max, tail=tail)
 
 
-def diffs_of(settings: IngestSettings, artifacts: ArtifactStore) -> Diffs:
-    return Diffs(
-        artifacts,
-        settings.ingest_diff_file_bytes_max,
-        settings.ingest_diff_bytes_max,
-        settings.ingest_diffs_at_once_max,
+def transfer_limits(settings: IngestSettings, limits: IngestLimits) -> TransferLimits:
+    return TransferLimits(
+        settings.ingest_transfers_max, settings.ingest_transfers_per_tenant_max, limits.send_seconds_max
     )
 
 
-def known_threads(settings: IngestSettings, log: Log, rows: ThreadRows, partitions: int) -> KnownThreads:
+def ops_limits(settings: IngestSettings) -> OpsLimits:
+    quiet = Quiet(1000 * settings.ops_stuck_seconds, 1000 * settings.ops_step_seconds)
+    return OpsLimits(quiet=quiet, refresh_seconds=settings.ops_refresh_seconds)
+
+
+def diffs_of(limits: IngestLimits, artifacts: ArtifactStore) -> Diffs:
+    return Diffs(artifacts, limits.diff_file_bytes_max, limits.diff_bytes_max)
+
+
+def known_threads(
+    settings: IngestSettings, limits: IngestLimits, log: Log, rows: ThreadRows, partitions: int
+) -> KnownThreads:
     return KnownThreads(
         log=log,
         rows=rows,
         partitions=partitions,
-        threads_max=settings.ingest_known_threads_max,
         queue_max=settings.ingest_queue_inputs_max,
-        wait_seconds=settings.ingest_existence_wait_seconds,
+        wait_seconds=limits.views_wait_seconds,
     )
 
 
 def commands_of(
     settings: IngestSettings,
+    limits: IngestLimits,
     log: Log,
     known: KnownThreads,
     views: CommandsAsk,
@@ -263,14 +283,14 @@ def commands_of(
         clock=clock,
         instance=settings.instance,
         limits=CommandLimits(
-            record_bytes_max=settings.ingest_record_bytes_max,
+            record_bytes_max=limits.record_bytes_max,
             appends_per_tenant_max=settings.ingest_appends_per_tenant_max,
             queue_inputs_max=settings.ingest_queue_inputs_max,
-            recent_max=settings.ingest_recent_commands_max,
+            recent_max=limits.recent_commands_max,
             verdict_wait_seconds=settings.ingest_verdict_wait_seconds,
         ),
         metrics=metrics,
-        refusals=Refusals(views, settings.ingest_existence_wait_seconds),
+        refusals=Refusals(views, limits.views_wait_seconds),
     )
 
 
@@ -292,8 +312,6 @@ def _authenticator(settings: IngestSettings, database: Database, sql: Mapping[st
         PostgresKeys(database, sql),
         clock,
         cache_seconds=settings.ingest_key_cache_seconds,
-        stale_seconds=settings.ingest_key_stale_seconds,
-        cache_max=settings.ingest_key_cache_max,
     )
 
 
@@ -315,7 +333,7 @@ def _uvicorn_config(app: ASGIApp, settings: IngestSettings) -> uvicorn.Config:
         access_log=False,
         server_header=False,
         proxy_headers=False,
-        timeout_keep_alive=settings.ingest_keep_alive_seconds,
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
         # Earlier than the lifecycle cuts the drain short, so that a client that does not go is no failure.
         timeout_graceful_shutdown=max(1, int(settings.drain_seconds * 0.8)),
     )

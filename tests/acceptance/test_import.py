@@ -43,7 +43,7 @@ async def running(
     own_kafka: Running, postgres_dsn: str, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[System]:
     folder = tmp_path_factory.mktemp("import")
-    environment = {"THREADLOG_IMPORT_LEASE_SECONDS": "2", "THREADLOG_IMPORT_POLL_SECONDS": "0.5"}
+    environment = {"THREADLOG_IMPORT_LEASE_SECONDS": "2"}
     async with (
         database(postgres_dsn) as dsn,
         system(

@@ -22,7 +22,7 @@ rules:
     text: Done.
 """
 TOOLS = "builtin: [read_file]"
-QUICK = {"THREADLOG_OPS_STUCK_SECONDS": "2", "THREADLOG_OPS_FRESH_SECONDS": "0"}
+QUICK = {"THREADLOG_OPS_STUCK_SECONDS": "2"}
 
 
 async def until(running: System, holds: Callable[[JsonObject], bool]) -> JsonObject:

@@ -26,6 +26,7 @@ from services.chassis.log.port import Outgoing, TopicPartition
 from services.chassis.postgres.connections import open_pool
 from services.cli.local.embedded import Running
 from services.ingest.__main__ import wire
+from services.ingest.limits import IngestLimits
 from services.ingest.metrics import IngestMetrics
 from services.ingest.settings import IngestSettings
 from services.projector.generations.generations import migrate
@@ -140,8 +141,8 @@ async def place(fresh_database: str, own_kafka: Running) -> AsyncIterator[Place]
         ingest_auth="dev",
         postgres_dsn=fresh_database,
         kafka_bootstrap_servers=own_kafka.address,
-        ingest_page_max=PAGE_MAX,
     )
+    limits = IngestLimits(page_max=PAGE_MAX)
     async with kafka_topics(settings) as topics:
         await apply(topics, topic_specs(TOPICS, PARTITIONS, 1))
     log = await KafkaLog.open(settings, "test")
@@ -153,7 +154,7 @@ async def place(fresh_database: str, own_kafka: Running) -> AsyncIterator[Place]
         command_timeout_seconds=5,
         connect_timeout_seconds=5,
     )
-    wired = wire(settings, log, pool, SystemClock(), IngestMetrics.build(CollectorRegistry()), PARTITIONS)
+    wired = wire(settings, log, pool, SystemClock(), IngestMetrics.build(CollectorRegistry()), PARTITIONS, limits)
     transport = httpx2.ASGITransport(wired.app)
     async with httpx2.AsyncClient(transport=transport, base_url="http://localhost", timeout=30) as http:
         place = Place(fresh_database, own_kafka.address, log, http)

@@ -97,7 +97,7 @@ async def test_a_key_counts_once_across_processes(place: Place) -> None:
 
 
 async def test_another_process_can_write_to_a_thread_before_the_views_know_it(place: Place) -> None:
-    one, two = await place.ingest(), await place.ingest(ingest_existence_wait_seconds=20)
+    one, two = await place.ingest(), await place.ingest(views_wait_seconds=20)
     await ensure_live(place.dsn, ProjectorSettings(), await place.log.cluster_id())
     thread = (await one.post("/v1/threads", json={})).json()["thread"]
     writing = asyncio.create_task(two.post(f"/v1/threads/{thread}/inputs", json={"text": "x"}))
@@ -198,7 +198,7 @@ async def test_threads_are_listed_and_filtered(place: Place) -> None:
     second = (await client.get(f"/v1/threads?limit=2&cursor={first['next_cursor']}")).json()
     assert [row["thread"] for row in first["data"] + second["data"]] == await listed("")
     assert second["next_cursor"] is None
-    of_few = await place.ingest(ingest_threads_looked_at_max=2)
+    of_few = await place.ingest(threads_looked_at_max=2)
     none_yet = (await of_few.get("/v1/threads?label=n:0&limit=1")).json()
     rest = (await of_few.get(f"/v1/threads?label=n:0&limit=1&cursor={none_yet['next_cursor']}")).json()
     assert none_yet["data"] == [] and [row["thread"] for row in rest["data"]] == [threads[0]]
@@ -207,7 +207,7 @@ async def test_threads_are_listed_and_filtered(place: Place) -> None:
 
 async def test_bad_reads_are_problems(place: Place) -> None:
     await place.project()
-    client = await place.ingest(ingest_at_least_wait_seconds=0.05)
+    client = await place.ingest(at_least_wait_seconds=0.05)
     thread = (await client.post("/v1/threads", json={})).json()["thread"]
     assert (await client.get(f"/v1/threads/{thread}/items?at_least=1")).status_code in {200, 503}
     for path, status, slug in (

@@ -327,13 +327,13 @@ def plain(answer: httpx2.Response, ids: Ids) -> tuple[int, bytes, str]:
 
 async def test_another_tenant_gets_what_nobodys_ids_get(place: Place) -> None:
     await place.project()
-    client = await place.ingest(ingest_auth="keys", ingest_page_default=1)
+    client = await place.ingest(ingest_auth="keys", page_default=1)
     owner = await asker(place, client, OWNER)
     real = await with_cursors(owner, await owned(place, owner))
     stranger, nobody = await asker(place, client, "umbrella"), nowhere()
     before = place.state(real.thread)
     # Once on a process that has the owner's thread in its memory, and once on one that knows nothing.
-    cold = await place.ingest(ingest_auth="keys", ingest_page_default=1)
+    cold = await place.ingest(ingest_auth="keys", page_default=1)
     for asking in (stranger, Asker(cold, stranger._key)):
         for operation in operations():
             if "{thread}" not in operation[1]:
@@ -382,7 +382,7 @@ async def with_cursors(owner: Asker, ids: Ids) -> Ids:
 
 async def test_lists_of_a_tenant_are_empty_for_another(place: Place) -> None:
     await place.project()
-    client = await place.ingest(ingest_auth="keys", ingest_page_default=1)
+    client = await place.ingest(ingest_auth="keys", page_default=1)
     owner = await asker(place, client, OWNER)
     real, nobody = await with_cursors(owner, await owned(place, owner)), nowhere()
     stranger = await asker(place, client, "umbrella")
@@ -439,7 +439,7 @@ async def test_imports_of_a_tenant_are_nobodys_for_another(place: Place) -> None
 async def test_parts_of_anothers_thread_are_not_found_in_ones_own(place: Place) -> None:
     """Calls, events, inputs and turns are named within a thread: in the stranger's own they are nobody's."""
     await place.project()
-    client = await place.ingest(ingest_auth="keys", ingest_existence_wait_seconds=10)
+    client = await place.ingest(ingest_auth="keys", views_wait_seconds=10)
     owner = await asker(place, client, OWNER)
     real, nobody = await owned(place, owner), nowhere()
     stranger = await asker(place, client, "umbrella")

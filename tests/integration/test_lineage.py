@@ -10,6 +10,7 @@ from schemas.ids import TenantId, ThreadId, ThreadKey
 from schemas.state import ThreadState
 from schemas.topics import THREAD_EVENTS
 from services.chassis.log.port import Outgoing
+from services.ingest.reads.state_at import StateLimits
 from tests.support.recorded import histories
 from tests.support.recorded.histories import proposed, step_finished, step_started, turn_ended, turn_started
 from tests.support.worlds.ingest import PARTITIONS, Place, position
@@ -231,8 +232,8 @@ async def test_a_summary_is_asked_for_once_and_not_while_a_step_is_open(place: P
 
 async def test_no_more_of_what_a_fork_inherits_is_shown_than_a_limit_allows(place: Place) -> None:
     client = await open_place(place)
-    limits: list[Json] = [{"ingest_state_items_max": 3}, {"ingest_state_bytes_max": 1_024}]
-    bounded = [await place.ingest(**limit) for limit in limits]
+    limits = (StateLimits(items_max=3), StateLimits(bytes_max=1_024))
+    bounded = [await place.ingest(state=limit) for limit in limits]
     thread = await with_a_turn(place, client, input={"text": "long " * 300})
     first = await fork(client, thread, input={"text": "second"})
     await ends_a_turn(place, first["thread"])

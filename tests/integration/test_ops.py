@@ -101,11 +101,17 @@ async def test_quiet_and_quarantined_threads_are_found_in_the_views(
         ops = Ops(
             database=Database(TenantPool(pool), 5),
             sql=statements(),
-            reports=QuarantineReports(progress, PARTITIONS, 10, 30_000),
+            reports=QuarantineReports(progress, PARTITIONS, 30_000, 10),
             groups=no_groups,
             partitions=PARTITIONS,
             clock=SystemClock(),
-            limits=OpsLimits(Quiet(300_000, 900_000), 100, 100, 5, 5, 60),
+            limits=OpsLimits(
+                quiet=Quiet(300_000, 900_000),
+                refresh_seconds=60,
+                candidates_max=100,
+                threads_max=100,
+                look_seconds=5,
+            ),
             metrics=IngestMetrics.build(registry),
         )
         found = await ops.stuck()

@@ -35,7 +35,7 @@ Command = Callable[[Place, httpx2.AsyncClient, str], Awaitable[httpx2.Response]]
 @pytest.fixture
 async def client(place: Place) -> httpx2.AsyncClient:
     await place.project()
-    return await place.ingest(ingest_at_least_wait_seconds=0.2)
+    return await place.ingest(at_least_wait_seconds=0.2)
 
 
 async def test_every_read_waits_for_a_position_up_to_a_limit(place: Place, client: httpx2.AsyncClient) -> None:

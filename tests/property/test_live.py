@@ -52,6 +52,7 @@ WEIGHTS = {
 CLIENTS_MAX = 8
 LIMITS = st.builds(
     LiveLimits,
+    watches_max=st.just(20_000),
     ring_bytes_max=st.sampled_from([0, 6_000, 20_000, 10**6]),
     warm_records=st.sampled_from([0, 3]),
     poll_ms=st.just(50),

@@ -1,6 +1,7 @@
 """Ingest and projector, wired as in their `__main__`. Ingest is asked as an ASGI server asks it: without sockets."""
 
 import asyncio
+from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, cast
 
@@ -8,12 +9,13 @@ import orjson
 
 from schemas.ids import ThreadKey
 from services.chassis.catalog.reader import CatalogReader
-from services.ingest.__main__ import accept_limits, commands_of, known_threads, request_rules, stream_options
+from services.ingest.__main__ import accept_limits, commands_of, known_threads, live_limits, request_rules
 from services.ingest.app import create_app
 from services.ingest.commands.forks import Forks
 from services.ingest.commands.tools import Tools
 from services.ingest.files.named_artifacts import NamedArtifacts
 from services.ingest.http.auth import SUBJECT_HEADER, TENANT_HEADER, DevAuthenticator
+from services.ingest.limits import IngestLimits
 from services.ingest.metrics import IngestMetrics
 from services.ingest.reads.at_least import AtLeastWaits
 from services.ingest.routes.children import ChildRoutes
@@ -25,7 +27,8 @@ from services.ingest.routes.plans import PlanRoutes
 from services.ingest.routes.threads import ThreadRoutes
 from services.ingest.routes.tool_calls import ToolCallRoutes
 from services.ingest.settings import IngestSettings
-from services.ingest.streams.live import LiveLimits, Watches
+from services.ingest.streams.event_stream import StreamOptions
+from services.ingest.streams.live import Watches
 from services.projector.loop import Projector
 from services.projector.metrics import ProjectorMetrics
 from services.projector.settings import ProjectorSettings
@@ -39,16 +42,17 @@ if TYPE_CHECKING:
 INGEST: dict[str, Any] = {
     "ingest_auth": "dev",
     "ingest_verdict_wait_seconds": 3,
-    "ingest_existence_wait_seconds": 2,
-    "ingest_stream_heartbeat_seconds": 5,
-    "ingest_live_behind_seconds": 4,
-    "ingest_live_catch_up_seconds": 4,
-    "ingest_live_warm_records": 3,
-    "ingest_live_grace_seconds": 1,
-    "ingest_live_ring_bytes_max": 60_000,
     "ingest_stream_lag_records_max": 20,
 }
 """What differs from the defaults: short waits, and little in memory, so that its edges are met."""
+INGEST_LIMITS = IngestLimits(views_wait_seconds=2, heartbeat_seconds=5)
+LIVE: dict[str, Any] = {
+    "behind_seconds": 4,
+    "catch_up_seconds": 4,
+    "warm_records": 3,
+    "grace_seconds": 1,
+    "ring_bytes_max": 60_000,
+}
 PROJECTOR: dict[str, Any] = {
     "projector_rebuild_workers": 1,
     "projector_states_max": 1,
@@ -160,19 +164,25 @@ class IngestProcess(Process):
         settings = ingest_settings(self.name)
         views = cast("Any", world.store)
         metrics = world.metrics(IngestMetrics.build)
-        self.watches = Watches(self.log, views, views, LiveLimits.of(settings))
-        known = known_threads(settings, self.log, views, world.options.partitions)
-        commands = commands_of(settings, self.log, known, views, self.watches, world.clock, metrics)
+        self.watches = Watches(self.log, views, views, replace(live_limits(settings), **LIVE))
+        known = known_threads(settings, INGEST_LIMITS, self.log, views, world.options.partitions)
+        commands = commands_of(settings, INGEST_LIMITS, self.log, known, views, self.watches, world.clock, metrics)
         self.tools = Tools(CatalogReader(self.log))
         limits, named = accept_limits(settings), NamedArtifacts(cast("Any", None))
-        at_least = AtLeastWaits(known, views, settings.ingest_at_least_wait_seconds)
-        pages = PageSizes(settings.ingest_page_default, settings.ingest_page_max)
-        forks = Forks(views, known, settings.ingest_fork_configurations_max)
+        at_least = AtLeastWaits(known, views, INGEST_LIMITS.at_least_wait_seconds)
+        pages = PageSizes(INGEST_LIMITS.page_default, INGEST_LIMITS.page_max)
+        forks = Forks(views, known)
         # The other groups serve reads that nobody in the simulation asks for.
         groups = (
             InputRoutes(commands, limits, named),
             ThreadRoutes(commands, limits, named, known, views, cast("Any", ThreadReads(views)), at_least, pages),
-            EventRoutes(known, self.watches, at_least, pages, stream_options(settings)),
+            EventRoutes(
+                known,
+                self.watches,
+                at_least,
+                pages,
+                StreamOptions(INGEST_LIMITS.heartbeat_seconds, INGEST_LIMITS.send_seconds_max),
+            ),
             ToolCallRoutes(commands, limits, known, views, self.tools),
             LineageRoutes(commands, limits, named, forks),
             PlanRoutes(commands, limits, known, views),

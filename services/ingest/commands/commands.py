@@ -9,7 +9,7 @@ import contextlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, assert_never
+from typing import Final, NamedTuple, Protocol, assert_never
 
 import orjson
 from pydantic import JsonValue
@@ -49,6 +49,10 @@ from services.ingest.metrics import IngestMetrics
 from services.ingest.streams.live import Judged
 
 JSON = "application/json"
+RECENT_COMMANDS_MAX: Final = 10_000
+"""Commands with an Idempotency-Key whose answer this process remembers: more than come while a client tries again. What
+is forgotten costs one query of the views and no correctness.
+"""
 
 
 class Verdicts(Protocol):
@@ -90,6 +94,7 @@ class EarlierCommands(Protocol):
 @dataclass(frozen=True, slots=True)
 class CommandLimits:
     record_bytes_max: int
+    """Bytes of one record, key and headers among them."""
     appends_per_tenant_max: int
     queue_inputs_max: int
     recent_max: int

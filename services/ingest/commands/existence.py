@@ -8,7 +8,7 @@ import contextlib
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from schemas.events import InputSubmitted, ThreadCloseRequested
 from schemas.ids import ThreadKey, is_name
@@ -18,6 +18,13 @@ from services.chassis.log.port import Log, LogError, TopicPartition
 from services.ingest.http.problems import NOT_FOUND, VIEWS_BEHIND, Problem, ProblemError, no_such_thread
 from services.ingest.lru_cache import LruCache
 
+VIEWS_WAIT_SECONDS: Final = 3.0
+"""How long a command waits for the views to pass the end that the log had when it came. The projector needs less than
+0.2 s; if it is down, clients should learn it soon and try again.
+"""
+KNOWN_THREADS_MAX: Final = 20_000
+"""Threads whose existence this process remembers, so that writes to them need no database. Each takes some 300 bytes.
+"""
 _APPENDS_REMEMBERED = 1_024
 
 
@@ -78,9 +85,9 @@ class KnownThreads:
         log: Log,
         rows: ThreadRows,
         partitions: int,
-        threads_max: int,
         queue_max: int,
         wait_seconds: float,
+        threads_max: int = KNOWN_THREADS_MAX,
     ) -> None:
         self._log = log
         self._rows = rows

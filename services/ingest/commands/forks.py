@@ -31,6 +31,10 @@ from services.ingest.http.problems import (
     no_such_thread,
 )
 
+CONFIGURATIONS_MAX: Final = 1_000
+"""Records of configurations that are read for a fork at an earlier seq. Each is a patch that somebody sent by hand or
+by program; more than a thousand in one thread is a mistake that must not cost every fork seconds.
+"""
 EPHEMERAL: Final = "An ephemeral thread leaves no history: it has no forks, and children by its own calls alone."
 
 
@@ -112,7 +116,7 @@ class PostgresForkRows:
 
 
 class Forks:
-    def __init__(self, rows: ForkRows, known: KnownThreads, configurations_max: int) -> None:
+    def __init__(self, rows: ForkRows, known: KnownThreads, configurations_max: int = CONFIGURATIONS_MAX) -> None:
         self._rows = rows
         self._known = known
         self._configurations_max = configurations_max

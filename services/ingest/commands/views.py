@@ -3,6 +3,7 @@
 import asyncio
 import datetime as dt
 from collections.abc import Mapping, Sequence
+from typing import Final
 from uuid import UUID
 
 import asyncpg
@@ -19,6 +20,10 @@ from services.ingest.database import Database
 from services.ingest.http.problems import BAD_CURSOR, Problem, ProblemError
 
 TOPIC = THREAD_EVENTS.name
+POLL_SECONDS: Final = 0.015
+"""How often the views' positions are read while somebody waits for them. One query serves all who wait, and the
+projector commits every 15 ms at its quickest.
+"""
 
 
 def format_moment(moment: dt.datetime) -> str:
@@ -67,7 +72,7 @@ class Positions:
 class CommandViews:
     """Implements `existence.ThreadRows`, `commands.EarlierCommands` and `refusals.Standings`."""
 
-    def __init__(self, database: Database, sql: Mapping[str, str], poll_seconds: float) -> None:
+    def __init__(self, database: Database, sql: Mapping[str, str], poll_seconds: float = POLL_SECONDS) -> None:
         self._database = database
         self._sql = sql
         self._poll_seconds = poll_seconds

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 import orjson
 
@@ -11,6 +11,12 @@ from services.chassis.artifacts.store import ArtifactMissingError, ArtifactStore
 from services.ingest.database import Database
 from services.ingest.files.turn_diff import FileDiff, NetChange, RecordedChange, diff_of, named_only
 
+DIFF_FILE_BYTES_MAX: Final = 1_048_576
+"""Bytes of a file before or after. A larger file is named in a diff, and its content is not shown."""
+DIFF_BYTES_MAX: Final = 2 * 1_048_576
+"""Bytes of the diff of one turn: what a person can look through, and a browser show."""
+DIFFS_AT_ONCE_MAX: Final = 2
+"""Turns whose diffs are made at once. Matching lines takes whole seconds of a core at worst."""
 CALLS_MAX = 10_000
 """Of one turn that changed files: more than a turn can have."""
 SECONDS_MAX = 10.0
@@ -60,7 +66,9 @@ class ViewedFileHistories:
 class Diffs:
     """Made beside the event loop, a few at once, each of bounded size."""
 
-    def __init__(self, store: ArtifactStore, file_bytes_max: int, bytes_max: int, at_once_max: int) -> None:
+    def __init__(
+        self, store: ArtifactStore, file_bytes_max: int, bytes_max: int, at_once_max: int = DIFFS_AT_ONCE_MAX
+    ) -> None:
         self._store = store
         self._file_bytes_max = file_bytes_max
         self._bytes_max = bytes_max

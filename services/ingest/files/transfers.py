@@ -8,6 +8,7 @@ import contextlib
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -16,26 +17,22 @@ from starlette.types import Receive, Scope, Send
 from services.chassis.artifacts.store import ArtifactError
 from services.ingest.http.problems import MALFORMED_BODY, TOO_MANY_TRANSFERS, Problem, ProblemError
 from services.ingest.metrics import IngestMetrics
-from services.ingest.settings import IngestSettings
+
+CHUNK_SECONDS_MAX: Final = 30.0
+"""How long one piece of a body may take, in either direction. A slower client holds a place and gives nothing for it.
+"""
+UPLOAD_SECONDS_MAX: Final = 3_600.0
+"""How long a whole upload may take: the largest artifact over a slow line."""
 
 
 @dataclass(frozen=True, slots=True)
 class TransferLimits:
     at_once_max: int
+    """Uploads and downloads of all tenants at once."""
     per_tenant_max: int
-    chunk_seconds: float
-    """From one piece of a body to the next, in either direction."""
-    seconds: float
-    """For a whole upload."""
-
-    @classmethod
-    def of(cls, settings: IngestSettings) -> "TransferLimits":
-        return cls(
-            settings.ingest_transfers_max,
-            settings.ingest_transfers_per_tenant_max,
-            settings.ingest_stream_send_seconds,
-            settings.ingest_upload_seconds,
-        )
+    """Uploads and downloads of one tenant at once."""
+    chunk_seconds: float = CHUNK_SECONDS_MAX
+    seconds: float = UPLOAD_SECONDS_MAX
 
 
 class Transfers:

@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Literal, NamedTuple, Protocol, get_args
+from typing import Final, Literal, NamedTuple, Protocol, get_args
 
 from schemas.ids import TenantId, is_name
 from services.chassis.clock import Clock
@@ -23,6 +23,11 @@ SCOPES: frozenset[str] = frozenset(get_args(Scope))
 SUBJECT = re.compile(r"[!-~]{1,128}")
 """Subjects are shown in records' headers: visible ASCII without spaces, such as `alice@example.com`."""
 KEY = re.compile(r"tl_([0-9a-f]{16})_([A-Za-z0-9_-]{43})")
+
+STALE_SECONDS: Final = 600.0
+"""How long a known key is still believed while the database is away: callers outlive a failover of Postgres."""
+KEYS_MAX: Final = 10_000
+"""Keys that this process remembers, valid ones and others. One more costs a query of the database."""
 
 TENANT_HEADER = "x-threadlog-tenant"
 SUBJECT_HEADER = "x-threadlog-subject"
@@ -89,7 +94,13 @@ class _Remembered:
 
 class KeyAuthenticator:
     def __init__(
-        self, keys: KeyStore, clock: Clock, *, cache_seconds: float, stale_seconds: float, cache_max: int
+        self,
+        keys: KeyStore,
+        clock: Clock,
+        *,
+        cache_seconds: float,
+        stale_seconds: float = STALE_SECONDS,
+        cache_max: int = KEYS_MAX,
     ) -> None:
         self._keys = keys
         self._clock = clock

@@ -58,12 +58,17 @@ class PathPart(Generic[Read]):
     description: str
 
 
+BODY_SECONDS: Final = 10.0
+"""How long a client may take to send a request body. Bodies are small, uploads of artifacts have a limit of their own.
+"""
+
+
 class RequestRules(NamedTuple):
     """What holds for all requests."""
 
     authenticator: Authenticator
     body_bytes_max: int
-    body_timeout_seconds: float
+    body_timeout_seconds: float = BODY_SECONDS
 
 
 class Operation(NamedTuple):

@@ -24,6 +24,8 @@ from services.ingest.database import Database
 from services.ingest.http.auth import Principal
 from services.ingest.http.problems import VIEWS_UNAVAILABLE, Problem, ProblemError
 
+FILES_MAX: Final = 2_000
+"""Files of one import. `threadlog import` makes several imports of more, so that each is done within minutes."""
 SQL: Final = SqlFiles(Path(__file__).with_name("sql"))
 
 

@@ -6,7 +6,7 @@ import asyncio
 import os
 import sys
 from contextlib import suppress
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import structlog
 
@@ -14,11 +14,15 @@ from services.chassis.postgres.connections import AWAY
 from services.ingest.imports.jobs import Jobs
 
 logger = structlog.get_logger()
+POLL_SECONDS: Final = 5.0
+"""How often the service looks for imports that nobody works on: those whose worker died in another process. An import
+that this process accepts is begun at once.
+"""
 COMMAND = (sys.executable, "-m", "services.ingest.imports.worker")
 
 
 class ImportSupervisor:
-    def __init__(self, jobs: Jobs, wanted: asyncio.Event, poll_seconds: float) -> None:
+    def __init__(self, jobs: Jobs, wanted: asyncio.Event, poll_seconds: float = POLL_SECONDS) -> None:
         self._jobs = jobs
         self._wanted = wanted
         self._poll_seconds = poll_seconds

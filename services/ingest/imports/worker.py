@@ -12,14 +12,14 @@ import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import structlog
 
 from schemas.config import Config
 from schemas.errors import ThreadlogError
 from schemas.events import Artifact
-from schemas.topics import THREAD_EVENTS
+from schemas.topics import RECORD_BYTES_MAX, THREAD_EVENTS
 from services.chassis.artifacts.object_store import open_artifacts
 from services.chassis.artifacts.store import ArtifactMissingError, ArtifactStore
 from services.chassis.clock import draw_id
@@ -35,10 +35,24 @@ from services.importer.sessions import Reading, ReadLimits, Scan, Scanned, readi
 from services.importer.source_files import SessionFile
 from services.importer.store import ImportStore, PostgresImportStore
 from services.importer.threads.events import EventLimits
-from services.ingest.imports.jobs import Job, JobFile, Jobs, LeaseLostError
+from services.ingest.commands.views import POLL_SECONDS
+from services.ingest.imports.jobs import FILES_MAX, Job, JobFile, Jobs, LeaseLostError
 from services.ingest.settings import IngestSettings
 
 MEDIA_TYPE = "application/x-ndjson"
+TRIES_MAX: Final = 20
+"""Times that an import is taken up before it is given up with its last error. An outage of minutes passes within them.
+"""
+AGAIN_SECONDS: Final = 5.0
+"""The pause before an import is tried again that was interrupted by a temporary error."""
+VIEWS_WAIT_SECONDS: Final = 60.0
+"""How long an import waits until the views have passed the end of the log. It writes faster than the views follow."""
+LINE_BYTES_MAX: Final = 64 * 1_048_576
+"""Bytes of one line of a session file. A longer line counts as a bad one: it would have to be held in memory whole."""
+NICENESS: Final = 10
+"""How far this process stands back behind others of the machine: requests come first."""
+QUERY_SECONDS_FACTOR: Final = 6
+"""An import's queries are larger than those of a request, and nobody waits for their answer."""
 logger = structlog.get_logger()
 
 
@@ -79,10 +93,9 @@ class Worker:
 
     async def _work(self, job: Job) -> None:
         logger.info("import_taken_up", job=job.id, tenant=job.tenant, tool=job.tool, tries=job.tries)
-        tries_max = self._settings.import_tries_max
-        if job.tries > tries_max:
+        if job.tries > TRIES_MAX:
             # Whoever had it died each time, and could not say so: of a file that needs too much memory, say.
-            problem = f"its worker died, {tries_max} times in all; what is done of it stays"
+            problem = f"its worker died, {TRIES_MAX} times in all; what is done of it stays"
             await self._jobs.end(job, "failed", problem)
             logger.warning("import_failed", job=job.id, error=problem)
             return
@@ -92,13 +105,13 @@ class Worker:
         except LeaseLostError:
             raise
         except (ThreadlogError, *AWAY) as error:
-            if job.tries >= tries_max:
+            if job.tries >= TRIES_MAX:
                 await self._jobs.end(job, "failed", f"{error}"[:500])
                 logger.warning("import_failed", job=job.id, error=str(error))
                 return
             # It stays this worker's until then, so that it does not spin.
             logger.warning("import_interrupted", job=job.id, error=repr(error))
-            await asyncio.sleep(self._settings.import_again_seconds)
+            await asyncio.sleep(AGAIN_SECONDS)
             await self._jobs.end(job, "waiting", f"{error}"[:500])
         else:
             await self._jobs.end(job, "done")
@@ -120,7 +133,7 @@ class Worker:
         limits = EventLimits(
             text_bytes_max=self._settings.ingest_input_bytes_max,
             result_bytes_max=self._settings.ingest_result_bytes_max,
-            record_bytes_max=self._settings.ingest_record_bytes_max,
+            record_bytes_max=RECORD_BYTES_MAX,
         )
         return Importer(job.tenant, self._store, self._artifacts, self._config, limits)
 
@@ -143,9 +156,7 @@ class _JobRun:
         self._folder = folder
         self._importer = worker.importer(job)
         settings = worker.settings
-        self._limits = ReadLimits(
-            file_bytes_max=settings.import_file_bytes_max, line_bytes_max=settings.import_line_bytes_max
-        )
+        self._limits = ReadLimits(file_bytes_max=settings.import_file_bytes_max, line_bytes_max=LINE_BYTES_MAX)
 
     async def run(self) -> None:
         files = await self._worker.jobs.files(self._job)
@@ -235,13 +246,12 @@ class _JobRun:
     async def _heal(self) -> None:
         """Forks of earlier imports that lacked what this one brought."""
         seen: set[str] = set()
-        for _ in range(self._worker.settings.import_tries_max):
+        for _ in range(TRIES_MAX):
             came = [name for name in self._importer.imported if name not in seen]
             if not came:
                 return
             seen.update(came)
-            files_max = self._worker.settings.import_files_max
-            for file in await self._worker.jobs.waiting_files(self._job, came, files_max):
+            for file in await self._worker.jobs.waiting_files(self._job, came, FILES_MAX):
                 path = place_of(self._folder / f"{file.import_id}-{file.number}", file.path)
                 with suppress(ArtifactMissingError):
                     await self._download(file, path)
@@ -257,14 +267,14 @@ def place_of(folder: Path, name: str) -> Path:
 
 async def work(settings: IngestSettings) -> int:
     if shutil.which("nice") is not None:
-        os.nice(settings.import_niceness)
+        os.nice(NICENESS)
     log = await KafkaLog.open(settings, "ingest-import")
     pool = await open_pool(
         settings.postgres_dsn,
         application_name="threadlog-ingest-import",
         size_min=0,
         size_max=2,
-        command_timeout_seconds=settings.ingest_query_timeout_seconds * 6,
+        command_timeout_seconds=settings.ingest_query_timeout_seconds * QUERY_SECONDS_FACTOR,
         role=settings.ingest_postgres_role,
     )
     try:
@@ -275,9 +285,9 @@ async def work(settings: IngestSettings) -> int:
             tenants,
             TenantStates(tenants, settings.ingest_query_timeout_seconds),
             partitions=await log.partition_count(THREAD_EVENTS.name),
-            wait_seconds=settings.import_views_wait_seconds,
-            poll_seconds=settings.ingest_position_poll_ms / 1000,
-            query_seconds=settings.ingest_query_timeout_seconds * 6,
+            wait_seconds=VIEWS_WAIT_SECONDS,
+            poll_seconds=POLL_SECONDS,
+            query_seconds=settings.ingest_query_timeout_seconds * QUERY_SECONDS_FACTOR,
         )
         config = Config(model=settings.ingest_default_model, instructions=settings.ingest_default_instructions)
         jobs = Jobs(pool, f"{settings.instance}-{draw_id()[:8]}", settings.import_lease_seconds)

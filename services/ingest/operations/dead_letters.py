@@ -17,6 +17,8 @@ from services.ingest.http.answers import Answer, Time
 from services.ingest.http.problems import ProblemError
 from services.ingest.reads.reads import Page, decode_cursor, foreign_cursor, milliseconds_of, moment_at, page_of
 
+VALUE_BYTES_MAX: Final = 2_048
+"""Bytes shown of a record's value: enough to recognise what it is. The whole record stays on its topic."""
 PARTITION_MAX: Final = 2**31 - 1
 """As Kafka and the database count them."""
 _BEFORE_ALL = (dt.datetime.max.replace(tzinfo=dt.UTC), "", 0, 0)
@@ -62,7 +64,7 @@ class DeadLetterFilter(NamedTuple):
 
 
 class DeadLetters:
-    def __init__(self, database: Database, sql: Mapping[str, str], value_bytes_max: int) -> None:
+    def __init__(self, database: Database, sql: Mapping[str, str], value_bytes_max: int = VALUE_BYTES_MAX) -> None:
         """`value_bytes_max` are shown of each value."""
         self._database = database
         self._sql = sql

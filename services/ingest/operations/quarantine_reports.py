@@ -5,7 +5,7 @@ began is looked for in the recent end of each partition, once somebody asks.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from schemas.errors import ThreadlogError
 from schemas.ids import ThreadKey, parse_key
@@ -14,6 +14,9 @@ from schemas.topics import THREAD_PROGRESS
 from services.chassis.log.port import Incoming, Log, Reader, TopicPartition
 
 POLL_MS = 200
+RECENT_RECORDS_MAX: Final = 2_000
+"""Newest records of each partition of thread-progress that are read. Reports repeat, so the recent end holds them all.
+"""
 HEARD_MAX = 10_000
 """Reports that are remembered, each thread's and reporter's last."""
 
@@ -27,7 +30,7 @@ class QuarantineReport(NamedTuple):
 
 
 class QuarantineReports:
-    def __init__(self, log_: Log, partitions: int, records_max: int, valid_ms: int) -> None:
+    def __init__(self, log_: Log, partitions: int, valid_ms: int, records_max: int = RECENT_RECORDS_MAX) -> None:
         """`records_max` are read of each partition; a report is believed for `valid_ms`."""
         self._log = log_
         self._tps = [TopicPartition(THREAD_PROGRESS.name, number) for number in range(partitions)]

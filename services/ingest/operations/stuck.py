@@ -32,7 +32,6 @@ from services.ingest.http.problems import ProblemError
 from services.ingest.metrics import IngestMetrics
 from services.ingest.operations.no_progress import Quiet, stall
 from services.ingest.operations.quarantine_reports import QuarantineReports
-from services.ingest.settings import IngestSettings
 
 TOPIC = THREAD_EVENTS.name
 PAGE_ROWS = 500
@@ -88,25 +87,21 @@ class Stuck(Answer):
     """What could not be asked, or was too much, in sentences. Empty: this is all."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OpsLimits:
-    quiet: Quiet
-    candidates_max: int
-    threads_max: int
-    look_seconds: float
-    fresh_seconds: float
-    refresh_seconds: float
+    """When a thread counts as stuck, and how much one look may cost."""
 
-    @classmethod
-    def of(cls, settings: IngestSettings) -> "OpsLimits":
-        return cls(
-            Quiet(1000 * settings.ops_stuck_seconds, 1000 * settings.ops_step_seconds),
-            settings.ops_candidates_max,
-            settings.ops_threads_max,
-            settings.ops_look_seconds,
-            settings.ops_fresh_seconds,
-            settings.ops_refresh_seconds,
-        )
+    quiet: Quiet
+    refresh_seconds: float
+    """How often the metrics are brought up to date."""
+    candidates_max: int = 5_000
+    """Quiet threads whose state is loaded in one look. More of them mean that something larger is broken."""
+    threads_max: int = 500
+    """Threads that are listed: a screen of a person, not an export."""
+    look_seconds: float = 10.0
+    """How long the views, thread-progress and the broker may each take to answer."""
+    fresh_seconds: float = 5.0
+    """Whoever asks within this time is told the last finding again, so that many dashboards cost one look."""
 
 
 @dataclass(slots=True)

@@ -6,7 +6,7 @@ since the bins of a sketch are counters like the others.
 
 import datetime as dt
 from collections.abc import Mapping
-from typing import Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 import asyncpg
 import orjson
@@ -32,6 +32,8 @@ from services.ingest.http.answers import Answer, Time
 from services.ingest.http.problems import ProblemError
 from services.ingest.reads.reads import decode_cursor, foreign_cursor, milliseconds_of, moment_at, page_of
 
+HOURS_MAX: Final = 744
+"""Hours that one request may cover: a month of 31 days."""
 FailedWhat = Literal["turn", "step", "tool_call", "other"]
 """`other` stands for those beyond the limit of reasons."""
 

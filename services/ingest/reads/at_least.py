@@ -1,12 +1,17 @@
 """Reads after writes: a read with `at_least` waits until the views hold what the client has seen."""
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from schemas.ids import ThreadKey
 from services.ingest.commands.existence import KnownThreads
 from services.ingest.http.problems import BAD_CURSOR, VIEWS_BEHIND, Problem, ProblemError
 from services.ingest.reads.reads import parse_at_least
+
+AT_LEAST_WAIT_SECONDS: Final = 5.0
+"""How long a read waits for the views. They are usually a fraction of a second behind; a client that waited in vain may
+read again without `at_least`.
+"""
 
 
 class ReachedPositions(Protocol):

@@ -7,7 +7,7 @@ import base64
 import binascii
 import datetime as dt
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 from uuid import UUID
 
 import asyncpg
@@ -20,6 +20,16 @@ from services.ingest.commands.views import format_moment
 from services.ingest.database import Database
 from services.ingest.http.problems import BAD_CURSOR, Problem, ProblemError
 
+PAGE_DEFAULT: Final = 50
+"""Entries of a page if the client asks for no number."""
+PAGE_MAX: Final = 500
+"""Entries of a page at most. A client that asks for more gets so many, and a cursor."""
+THREADS_LOOKED_AT_MAX: Final = 1_000
+"""Threads that are read for one page of a filtered list. A match further on is on the next page, so that a filter that
+few threads pass cannot read a tenant's whole table in one query.
+"""
+USAGE_DAYS_MAX: Final = 400
+"""Days of usage that one request may cover: a year and a month to compare with, one index range for the database."""
 OFFSET_MAX = 2**63 - 1
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _BEFORE_THE_FIRST = dt.datetime.max.replace(tzinfo=dt.UTC)
@@ -83,7 +93,7 @@ class AtLeast(NamedTuple):
 
 
 class Reads:
-    def __init__(self, database: Database, sql: Mapping[str, str], looked_at_max: int) -> None:
+    def __init__(self, database: Database, sql: Mapping[str, str], looked_at_max: int = THREADS_LOOKED_AT_MAX) -> None:
         self._database = database
         self._sql = sql
         self._looked_at_max = looked_at_max

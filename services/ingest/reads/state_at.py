@@ -52,7 +52,6 @@ from services.ingest.http.problems import (
     ProblemError,
 )
 from services.ingest.reads.log_records import read_records
-from services.ingest.settings import IngestSettings
 
 RECORDS_PER_TURN_OF_THE_LOOP: Final = 32
 """Folding gives way to other requests after so many."""
@@ -65,23 +64,18 @@ WITH_OLD_VERSIONS: Final = frozenset(kind for kind, _ in UPCASTERS)
 @dataclass(frozen=True, slots=True)
 class StateLimits:
     records_max: int = 200_000
+    """Records that are folded: some thousand a second fold, but most time goes into reading them."""
     bytes_max: int = 64 * 1_048_576
-    """Of the data that is folded, or of the items that are shown."""
+    """Bytes of the data that is folded, or of the items that are shown, as stored. All of them are in memory at once.
+    """
     items_max: int = 50_000
+    """Items of the model's context that are shown."""
     log_reads_max: int = 1_000
+    """Records that are read from the log one by one, because the views do not hold them as they were written."""
     seconds: float = 10.0
+    """How long an answer may take, waiting for other folds included."""
     at_once_max: int = 2
-
-    @classmethod
-    def of(cls, settings: IngestSettings) -> "StateLimits":
-        return cls(
-            records_max=settings.ingest_state_records_max,
-            bytes_max=settings.ingest_state_bytes_max,
-            items_max=settings.ingest_state_items_max,
-            log_reads_max=settings.ingest_state_log_reads_max,
-            seconds=settings.ingest_state_seconds,
-            at_once_max=settings.ingest_state_at_once_max,
-        )
+    """States that are folded at once. Folding shares the event loop with all other requests."""
 
 
 class StateAt(NamedTuple):

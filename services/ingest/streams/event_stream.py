@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from typing import Final
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -17,6 +18,12 @@ from services.chassis.threads.states import StatesUnavailableError
 from services.ingest.streams.frames import HEARTBEAT, Frame, cut_frame
 from services.ingest.streams.watch import Watch, WatchCutError
 
+HEARTBEAT_SECONDS: Final = 15.0
+"""A stream without events sends a comment this often, so that both sides notice a dead connection. Proxies close a
+silent connection after 30 to 60 s.
+"""
+SEND_SECONDS_MAX: Final = 30.0
+"""How long a client may leave its connection unread before the service gives it up."""
 HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-store"),
@@ -26,10 +33,8 @@ HEADERS = [
 
 @dataclass(frozen=True, slots=True)
 class StreamOptions:
-    heartbeat_seconds: float = 15.0
-    """A comment is sent after this time without events, so that both sides notice a dead connection."""
-    send_seconds_max: float = 30.0
-    """How long a client may leave its socket full before the connection is given up."""
+    heartbeat_seconds: float = HEARTBEAT_SECONDS
+    send_seconds_max: float = SEND_SECONDS_MAX
 
 
 class EventStream(Response):

@@ -31,7 +31,6 @@ from services.chassis.log.port import Incoming, Log, LogError, Reader, TopicPart
 from services.chassis.process.pacing import Pace
 from services.chassis.threads.states import StatesUnavailableError, ThreadStates
 from services.ingest.lru_cache import LruCache
-from services.ingest.settings import IngestSettings
 from services.ingest.streams.frames import FoldedRecord, progress_frame
 from services.ingest.streams.history import History
 from services.ingest.streams.ring import Ring
@@ -64,48 +63,41 @@ class CursorError(ThreadlogError):
     """The cursor lies beyond the thread's last record."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LiveLimits:
-    ring_bytes_max: int = 67_108_864
+    """Limits of all watches of this process. Those without a default are set by deployments."""
+
+    watches_max: int
+    """Watches that may be open at once."""
+    tail: TailLimits
+    ring_bytes_max: int = 64 * 1_048_576
+    """Bytes of the newest records of all partitions, kept raw. A busy service writes some MiB a second, so this holds
+    the last ten seconds or more: longer than the projector is usually behind.
+    """
     warm_records: int = 500
-    """Per partition, read from before the log's end at start, so that the first watches need no catch-up reader."""
+    """Records per partition that a starting process reads from before the log's end, so that its first watches need no
+    catch-up reader.
+    """
     poll_ms: int = 500
     retry_seconds: float = 0.05
-    """Between looks at something that is behind, and after an error of the log."""
+    """The pause between looks at something that is behind, and after an error of the log."""
     behind_seconds: float = 10.0
     """How long a watch waits for the views, or for the reader, to come as far as it needs."""
-    watches_max: int = 20_000
-    tail: TailLimits = field(default_factory=TailLimits)
-    ephemeral_tail: TailLimits = field(default_factory=lambda: TailLimits(20_000, 16_777_216))
-    """Of an ephemeral thread, which has no other history."""
+    ephemeral_tail: TailLimits = field(default_factory=lambda: TailLimits(20_000, 16 * 1_048_576))
+    """How much of an ephemeral thread is kept. It has no other history, so an older cursor is refused."""
     grace_seconds: float = 2.0
-    """How long a thread is folded on after its last watch has gone."""
+    """How long a thread is folded on after its last watch has gone: a client that reconnects finds it ready."""
     catch_ups_max: int = 8
-    """Catch-up readers at once."""
+    """Catch-up readers at once. Each has a connection to the broker and reads a partition at full speed."""
     catch_up_records_max: int = 200_000
-    """That one of them reads, of any thread."""
+    """Records of any thread that one catch-up reader reads, before the watch is refused because the views are behind.
+    """
     catch_up_seconds: float = 15.0
+    """How long one catch-up may take, waiting for its turn included."""
     history_page_records: int = 200
-    created_max: int = 10_000
-    """Threads remembered as created by this process."""
-
-    @classmethod
-    def of(cls, settings: IngestSettings) -> "LiveLimits":
-        return cls(
-            ring_bytes_max=settings.ingest_live_ring_bytes_max,
-            warm_records=settings.ingest_live_warm_records,
-            behind_seconds=settings.ingest_live_behind_seconds,
-            watches_max=settings.ingest_streams_max,
-            tail=TailLimits(settings.ingest_stream_lag_records_max, settings.ingest_stream_lag_bytes_max),
-            ephemeral_tail=TailLimits(
-                settings.ingest_ephemeral_tail_records_max, settings.ingest_ephemeral_tail_bytes_max
-            ),
-            grace_seconds=settings.ingest_live_grace_seconds,
-            catch_ups_max=settings.ingest_live_catch_ups_max,
-            catch_up_records_max=settings.ingest_live_catch_up_records_max,
-            catch_up_seconds=settings.ingest_live_catch_up_seconds,
-            created_max=settings.ingest_known_threads_max,
-        )
+    """Records that one query of the `events` view returns to a watch."""
+    created_max: int = 20_000
+    """Threads remembered as created by this process, whose first watch needs no database."""
 
 
 @dataclass(slots=True)
@@ -141,13 +133,13 @@ class Watches:
         log_: Log,
         states: ThreadStates,
         history: History,
-        limits: LiveLimits | None = None,
+        limits: LiveLimits,
         counts: LiveCounts | None = None,
         pace: Pace | None = None,
         on_quarantine: Callable[[Incoming], None] | None = None,
     ) -> None:
         """`on_quarantine` is given each report of a thread that a service has set aside, watched or not."""
-        self.limits = limits or LiveLimits()
+        self.limits = limits
         self.counts = counts or LiveCounts()
         self.history = history
         self._pace = pace

@@ -2,7 +2,7 @@
 
 import asyncio
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from schemas.codec import Unreadable, decode
 from schemas.errors import ThreadlogError
@@ -11,6 +11,9 @@ from schemas.state import NOTHING, ThreadState
 from schemas.thread import fold
 from services.chassis.log.port import Incoming, TopicPartition
 from services.ingest.streams.frames import FoldedRecord, Frame, fact_frame, folded_record
+
+TAIL_BYTES_MAX: Final = 2 * 1_048_576
+"""Bytes of a thread's tail, however few records they are: some large outputs must not fill the memory."""
 
 
 class FoldEndedError(ThreadlogError):
@@ -21,10 +24,12 @@ class FoldEndedError(ThreadlogError):
 
 @dataclass(frozen=True, slots=True)
 class TailLimits:
-    """A client further behind than this is cut. What one poll brings may exceed it until the next."""
+    """How much of a thread its tail keeps. A client that is further behind is cut. What one poll brings may exceed the
+    limits until the next poll.
+    """
 
-    records_max: int = 1_000
-    bytes_max: int = 2_097_152
+    records_max: int
+    bytes_max: int = TAIL_BYTES_MAX
 
 
 class WatchedThread:

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import tempfile
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from services.chassis.log.port import Outgoing
 from services.chassis.postgres.connections import open_pool
 from services.ingest.__main__ import wire
 from services.ingest.database import statements
+from services.ingest.limits import IngestLimits
 from services.ingest.metrics import IngestMetrics
 from services.ingest.settings import IngestSettings
 from services.projector.generations.postgres_store import PostgresStores
@@ -67,6 +69,10 @@ class Place:
         self._stack.push_async_callback(stop)
 
     async def ingest(self, dsn: str | None = None, **given: Any) -> httpx2.AsyncClient:
+        """`given`: settings, and fields of IngestLimits."""
+        own = {field.name for field in fields(IngestLimits)}
+        limits = IngestLimits(**{name: value for name, value in given.items() if name in own})
+        given = {name: value for name, value in given.items() if name not in own}
         settings = IngestSettings(**({"ingest_auth": "dev", "artifacts_url": self.artifacts_url} | given))
         log = self.broker.connect("ingest")
         pool = await open_pool(
@@ -77,7 +83,7 @@ class Place:
             command_timeout_seconds=5,
             connect_timeout_seconds=5,
         )
-        wired = wire(settings, log, pool, SystemClock(), IngestMetrics.build(CollectorRegistry()), PARTITIONS)
+        wired = wire(settings, log, pool, SystemClock(), IngestMetrics.build(CollectorRegistry()), PARTITIONS, limits)
         await wired.watches.open()
         tasks = [asyncio.create_task(wired.watches.run()), asyncio.create_task(wired.tools.follow())]
         transport = httpx2.ASGITransport(DeclaredAnswers(wired.app))

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from typing import Any
 
 from schemas.codec import encode
 from schemas.config import Config
@@ -13,6 +14,7 @@ from schemas.topics import EPHEMERAL_EVENTS, THREAD_EVENTS, THREAD_PROGRESS
 from services.chassis.log.port import Outgoing
 from services.ingest.streams.frames import Frame
 from services.ingest.streams.live import LiveLimits, Watches
+from services.ingest.streams.watched_thread import TailLimits
 from tests.support.simulated.log import Faults, SimulatedBroker
 from tests.support.simulated.virtual_time import EPOCH_MS, VirtualClock
 from tests.support.stored.followed_views import FollowedViews
@@ -21,6 +23,11 @@ KEY = ThreadKey(TenantId("acme"), ThreadId("t1"))
 OTHER = ThreadKey(TenantId("acme"), ThreadId("t2"))
 CREATED = ThreadCreated(config=Config(model="scripted"))
 DESCRIBED = ThreadDescribed(title="a title")
+
+
+def live_limits(*, watches_max: int = 20_000, tail: TailLimits | None = None, **others: Any) -> LiveLimits:
+    """Limits as the service has them by default, but for those that are named."""
+    return LiveLimits(watches_max=watches_max, tail=tail or TailLimits(1_000), **others)
 
 
 class LiveWorld:
@@ -71,7 +78,7 @@ class LiveWorld:
 async def live_world(
     limits: LiveLimits | None = None, *, partitions: int = 1, faults: Faults | None = None
 ) -> AsyncIterator[LiveWorld]:
-    world = LiveWorld(limits or LiveLimits(warm_records=0), partitions, faults)
+    world = LiveWorld(limits or live_limits(warm_records=0), partitions, faults)
     await world.start()
     try:
         yield world

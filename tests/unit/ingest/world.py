@@ -1,7 +1,7 @@
 """The ingest application on a simulated log, with views and verdicts that fold that log themselves."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, cast
 
 import httpx2
@@ -32,7 +32,7 @@ from schemas.tools import Catalog, CatalogSource, ToolSpec
 from schemas.topics import THREAD_EVENTS
 from services.chassis.catalog.reader import CatalogReader
 from services.chassis.log.port import Outgoing
-from services.ingest.__main__ import accept_limits, diffs_of, request_rules, stream_options
+from services.ingest.__main__ import accept_limits, diffs_of, request_rules, transfer_limits
 from services.ingest.app import create_app
 from services.ingest.commands.accepting.accept import CallFacts, Stored
 from services.ingest.commands.accepting.plans import PlanFacts
@@ -43,17 +43,18 @@ from services.ingest.commands.forks import Forks
 from services.ingest.commands.refusals import CallStanding, Decided, InputStanding, PlanStanding, Refusals
 from services.ingest.commands.tools import Tools
 from services.ingest.files.named_artifacts import NamedArtifacts
-from services.ingest.files.transfers import TransferLimits, Transfers
+from services.ingest.files.transfers import Transfers
 from services.ingest.files.turn_diff import RecordedChange
 from services.ingest.http.auth import Authenticator, DevAuthenticator
 from services.ingest.http.problems import VIEWS_UNAVAILABLE, Problem, ProblemError
-from services.ingest.imports.jobs import Imports
+from services.ingest.imports.jobs import FILES_MAX, Imports
+from services.ingest.limits import LIMITS, IngestLimits
 from services.ingest.metrics import IngestMetrics
 from services.ingest.operations.dead_letters import DeadLetters
 from services.ingest.operations.stuck import Ops
-from services.ingest.operations.windows import OpsWindows
+from services.ingest.operations.windows import HOURS_MAX, OpsWindows
 from services.ingest.reads.at_least import AtLeastWaits
-from services.ingest.reads.reads import Reads
+from services.ingest.reads.reads import USAGE_DAYS_MAX, Reads
 from services.ingest.reads.state_at import StatesAt
 from services.ingest.routes.artifacts import ArtifactRoutes
 from services.ingest.routes.children import ChildRoutes
@@ -72,6 +73,7 @@ from services.ingest.routes.threads import ThreadRoutes
 from services.ingest.routes.tool_calls import ToolCallRoutes
 from services.ingest.routes.usage import UsageRoutes
 from services.ingest.settings import IngestSettings
+from services.ingest.streams.event_stream import StreamOptions
 from services.ingest.streams.live import Judged, Watches
 from tests.support.memory.artifacts import MemoryArtifacts
 from tests.support.simulated.log import SimulatedBroker, SimulatedLog
@@ -295,12 +297,15 @@ class LogFileHistories:
 
 
 class World:
-    def __init__(self, **settings: Any) -> None:
+    def __init__(self, **changed: Any) -> None:
+        """`changed`: settings, and fields of IngestLimits."""
+        own = {field.name for field in fields(IngestLimits)}
+        self.limits = replace(LIMITS, **{name: value for name, value in changed.items() if name in own})
         # What the machine's environment says of the settings is no part of a test.
         self.settings = IngestSettings.model_construct(
             **{name: info.get_default(call_default_factory=True) for name, info in IngestSettings.model_fields.items()}
             | {"ingest_auth": "dev", "instance": "test"}
-            | settings
+            | {name: value for name, value in changed.items() if name not in own}
         )
         self.clock = StoppedClock()
         self.broker = SimulatedBroker({THREAD_EVENTS.name: PARTITIONS}, self.clock)
@@ -313,9 +318,8 @@ class World:
             log=self.log,
             rows=self.views,
             partitions=PARTITIONS,
-            threads_max=self.settings.ingest_known_threads_max,
             queue_max=self.settings.ingest_queue_inputs_max,
-            wait_seconds=self.settings.ingest_existence_wait_seconds,
+            wait_seconds=self.limits.views_wait_seconds,
         )
         self.commands = Commands(
             appender=self.log.appender,
@@ -325,14 +329,14 @@ class World:
             clock=self.clock,
             instance=self.settings.instance,
             limits=CommandLimits(
-                record_bytes_max=self.settings.ingest_record_bytes_max,
+                record_bytes_max=self.limits.record_bytes_max,
                 appends_per_tenant_max=self.settings.ingest_appends_per_tenant_max,
                 queue_inputs_max=self.settings.ingest_queue_inputs_max,
-                recent_max=self.settings.ingest_recent_commands_max,
+                recent_max=self.limits.recent_commands_max,
                 verdict_wait_seconds=self.settings.ingest_verdict_wait_seconds,
             ),
             metrics=self.metrics,
-            refusals=Refusals(self.views, self.settings.ingest_existence_wait_seconds),
+            refusals=Refusals(self.views, self.limits.views_wait_seconds),
         )
         self.authenticator = DevAuthenticator()
         self.catalog = CatalogReader(self.log)
@@ -340,7 +344,7 @@ class World:
         self.catalog.ready.set()
         self.artifacts = MemoryArtifacts(self.clock, self.settings.artifact_bytes_max)
         self.histories = LogFileHistories(self.broker, self.known)
-        self.transfers = Transfers(TransferLimits.of(self.settings), self.metrics)
+        self.transfers = Transfers(transfer_limits(self.settings, self.limits), self.metrics)
         self.app = self.app_for(self.authenticator)
         transport = httpx2.ASGITransport(DeclaredAnswers(self.app), raise_app_exceptions=False)
         self.client = httpx2.AsyncClient(transport=transport, base_url="http://localhost")
@@ -351,10 +355,10 @@ class World:
         views, reads = cast("ViewsAndFold", self.views), cast("Reads", None)
         commands, known, tools = self.commands, self.known, Tools(self.catalog)
         named, forks = NamedArtifacts(self.artifacts), cast("Forks", None)
-        at_least = AtLeastWaits(known, views, self.settings.ingest_at_least_wait_seconds)
-        pages = PageSizes(self.settings.ingest_page_default, self.settings.ingest_page_max)
-        options = stream_options(self.settings)
-        diffs = diffs_of(self.settings, self.artifacts)
+        at_least = AtLeastWaits(known, views, self.limits.at_least_wait_seconds)
+        pages = PageSizes(self.limits.page_default, self.limits.page_max)
+        options = StreamOptions(self.limits.heartbeat_seconds, self.limits.send_seconds_max)
+        diffs = diffs_of(self.limits, self.artifacts)
         groups = (
             InputRoutes(commands, limits, named),
             ThreadRoutes(commands, limits, named, known, views, reads, at_least, pages),
@@ -365,12 +369,12 @@ class World:
             LineageRoutes(commands, limits, named, forks),
             PlanRoutes(commands, limits, known, views),
             ChildRoutes(commands, limits, named, forks, self.settings.child_depth),
-            ImportRoutes(cast("Imports", None), pages, self.settings.import_files_max),
-            UsageRoutes(reads, known, at_least, pages, clock, self.settings.ingest_usage_days_max),
+            ImportRoutes(cast("Imports", None), pages, FILES_MAX),
+            UsageRoutes(reads, known, at_least, pages, clock, USAGE_DAYS_MAX),
             ArtifactRoutes(self.artifacts, self.transfers, self.settings.artifact_bytes_max),
             FileHistoryRoutes(commands, known, tools, self.histories, diffs),
             StuckRoutes(ops or cast("Ops", None), cast("DeadLetters", None), pages),
-            WindowRoutes(cast("OpsWindows", None), pages, clock, self.settings.ops_windows_hours_max),
+            WindowRoutes(cast("OpsWindows", None), pages, clock, HOURS_MAX),
         )
         rules = request_rules(self.settings, authenticator)
         return create_app(groups, rules, requests_max=self.settings.ingest_requests_max, metrics=self.metrics)

@@ -131,7 +131,7 @@ async def test_the_same_key_and_another_body_are_refused() -> None:
 
 
 async def test_another_process_finds_a_command_in_the_views() -> None:
-    world = World(ingest_recent_commands_max=0)
+    world = World(recent_commands_max=0)
     thread = await world.created()
     path = f"/v1/threads/{thread}/inputs?wait=applied"
     first = await world.post(path, {"text": "one"}, key="k")
@@ -153,7 +153,7 @@ async def test_another_process_finds_a_command_in_the_views() -> None:
     ],
 )
 async def test_no_other_body_passes_for_the_same_command(first: JsonValue, second: JsonValue, recent: int) -> None:
-    world = World(ingest_recent_commands_max=recent)
+    world = World(recent_commands_max=recent)
     thread = (await world.post("/v1/threads", first, key="k")).json()["thread"]
     before = len(world.folded(thread))
     answer = await world.post("/v1/threads", second, key="k")
@@ -165,7 +165,7 @@ async def test_no_other_body_passes_for_the_same_command(first: JsonValue, secon
 
 
 async def test_a_command_that_the_views_hold_in_part_is_waited_for() -> None:
-    world = World(ingest_recent_commands_max=0)
+    world = World(recent_commands_max=0)
     body: JsonValue = {"input": {"text": "hi"}}
     first = await world.post("/v1/threads", body, key="k")
     world.views.held_at = first.json()["position"]["offset"]
@@ -177,7 +177,7 @@ async def test_a_command_that_the_views_hold_in_part_is_waited_for() -> None:
 
 
 async def test_the_fold_finds_what_the_views_do_not_hold_yet() -> None:
-    world = World(ingest_recent_commands_max=0)
+    world = World(recent_commands_max=0)
     thread = await world.created()
     world.views.held_at = 0
     path = f"/v1/threads/{thread}/inputs"
@@ -190,7 +190,7 @@ async def test_the_fold_finds_what_the_views_do_not_hold_yet() -> None:
 
 
 async def test_a_duplicate_is_answered_as_the_first_was() -> None:
-    world = World(ingest_recent_commands_max=0)
+    world = World(recent_commands_max=0)
     thread = await in_turn(world)
     path = f"/v1/threads/{thread}/inputs"
     body: JsonValue = {"text": "no", "mode": "reject"}
@@ -216,7 +216,7 @@ def _finds_nothing_once(world: World) -> object:
 
 
 async def test_a_duplicate_whose_first_is_not_to_be_found_is_undecided() -> None:
-    world = World(ingest_recent_commands_max=0)
+    world = World(recent_commands_max=0)
     thread = await world.created()
     world.views.held_at = 0
     path = f"/v1/threads/{thread}/inputs?wait=applied"
@@ -226,7 +226,7 @@ async def test_a_duplicate_whose_first_is_not_to_be_found_is_undecided() -> None
 
 
 async def test_without_a_database_the_fold_alone_sees_duplicates() -> None:
-    world = World(ingest_recent_commands_max=0)
+    world = World(recent_commands_max=0)
     thread = await world.created()
     world.views.is_away = True
     path = f"/v1/threads/{thread}/inputs"
@@ -305,7 +305,7 @@ async def test_bad_requests_are_problems() -> None:
 
 
 async def test_a_record_above_the_limit_is_refused() -> None:
-    world = World(ingest_record_bytes_max=2_000)
+    world = World(record_bytes_max=2_000)
     answer = await world.post("/v1/threads", {"config": {"instructions": "x" * 3_000}})
     assert (answer.status_code, slug(answer.json())) == (413, "too-large")
 

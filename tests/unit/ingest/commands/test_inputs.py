@@ -168,7 +168,7 @@ async def test_another_process_learns_of_the_closing_from_the_view_or_from_the_f
 
 async def test_an_input_that_came_before_the_closing_is_no_new_one() -> None:
     """Its first try went through another process, and its answer was lost; the views do not hold it yet."""
-    world = World(ingest_recent_commands_max=0)
+    world = World(recent_commands_max=0)
     thread = await world.created()
     path = f"/v1/threads/{thread}/inputs"
     first = await world.post(path, {"text": "x"}, key="k")

@@ -155,7 +155,7 @@ async def test_a_media_type_that_is_none_is_refused() -> None:
 
 
 async def test_a_client_that_stalls_or_leaves_stores_nothing() -> None:
-    world = World(ingest_stream_send_seconds=0.01)
+    world = World(send_seconds_max=0.01)
     left = asyncio.Event()
 
     async def stalls() -> AsyncIterator[bytes]:

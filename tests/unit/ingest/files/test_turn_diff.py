@@ -246,7 +246,7 @@ async def test_a_turns_changes_are_shown() -> None:
 
 
 async def test_what_the_store_lacks_or_is_too_large_is_named() -> None:
-    w = World(ingest_diff_file_bytes_max=1_024, ingest_diff_bytes_max=2_000)
+    w = World(diff_file_bytes_max=1_024, diff_bytes_max=2_000)
     large = b"x" * 1_025
     lines = b"line\n" * 200
     await keep(w, large, b"one\n", lines)

@@ -36,7 +36,9 @@ from tests.unit.ingest.world import World
 PARTITIONS = 2
 ALL = frozenset(TopicPartition(TOPIC, number) for number in range(PARTITIONS))
 OWNED = GroupMembers(1, ALL, True)
-LIMITS = OpsLimits(Quiet(300_000, 900_000), 1_000, 3, look_seconds=5, fresh_seconds=5, refresh_seconds=60)
+LIMITS = OpsLimits(
+    quiet=Quiet(300_000, 900_000), refresh_seconds=60, candidates_max=1_000, threads_max=3, look_seconds=5
+)
 IN_TURN = in_turn().state
 SQL = {"ops_quarantined_threads": "quarantined", "ops_quiet_threads": "quiet"}
 

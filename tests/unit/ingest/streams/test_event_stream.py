@@ -12,12 +12,13 @@ from starlette.types import Message
 
 from schemas.other_topics.progress import Delta
 from services.chassis.log.port import Outgoing
-from services.ingest.__main__ import request_rules, stream_options
+from services.ingest.__main__ import request_rules
 from services.ingest.app import create_app
 from services.ingest.commands.ephemeral import ViewsAndFold
 from services.ingest.commands.existence import KnownThreads
 from services.ingest.http.auth import SCOPES, Principal
 from services.ingest.http.problems import ProblemError, no_such_thread
+from services.ingest.limits import LIMITS
 from services.ingest.metrics import IngestMetrics
 from services.ingest.reads.at_least import AtLeastWaits
 from services.ingest.routes.events import EventRoutes
@@ -25,11 +26,10 @@ from services.ingest.routes.parameters import PageSizes
 from services.ingest.settings import IngestSettings
 from services.ingest.streams.event_stream import EventStream, StreamOptions
 from services.ingest.streams.frames import HEARTBEAT
-from services.ingest.streams.live import LiveLimits
 from services.ingest.streams.watched_thread import TailLimits
 from tests.support.recorded.histories import History, plain_turn, turn_ended
 from tests.support.simulated.virtual_time import run_virtual
-from tests.support.worlds.live import CREATED, DESCRIBED, KEY, LiveWorld, live_world
+from tests.support.worlds.live import CREATED, DESCRIBED, KEY, LiveWorld, live_limits, live_world
 
 OPTIONS = StreamOptions(heartbeat_seconds=15, send_seconds_max=30)
 
@@ -178,7 +178,7 @@ async def test_effects_applied_leaves_out_the_rest_and_keeps_deltas() -> None:
 
 @virtual
 async def test_a_slow_client_is_cut_with_its_cursor() -> None:
-    async with live_world(LiveLimits(warm_records=0, tail=TailLimits(records_max=2))) as world:
+    async with live_world(live_limits(warm_records=0, tail=TailLimits(records_max=2))) as world:
         await world.append(CREATED)
         connection, task = await streaming(world)
         connection.reads.clear()
@@ -241,9 +241,9 @@ async def get(world: LiveWorld, path: str, **headers: str) -> Connection:
     group = EventRoutes(
         known,
         world.watches,
-        AtLeastWaits(known, views, settings.ingest_at_least_wait_seconds),
-        PageSizes(settings.ingest_page_default, settings.ingest_page_max),
-        stream_options(settings),
+        AtLeastWaits(known, views, LIMITS.at_least_wait_seconds),
+        PageSizes(LIMITS.page_default, LIMITS.page_max),
+        StreamOptions(),
     )
     metrics = IngestMetrics.build(CollectorRegistry())
     app = create_app([group], request_rules(settings, Everybody()), requests_max=10, metrics=metrics)
@@ -348,7 +348,7 @@ async def test_without_database_a_new_stream_is_refused_with_a_status() -> None:
 
 @virtual
 async def test_history_that_cannot_be_read_has_a_status_too() -> None:
-    async with live_world(LiveLimits(warm_records=0)) as world:
+    async with live_world(live_limits(warm_records=0)) as world:
         await world.append(CREATED, DESCRIBED)
         world.project()
         keeper = await world.watches.watch(KEY, 2)

@@ -10,15 +10,15 @@ from schemas.thread import Verdict
 from services.chassis.log.port import Outgoing
 from services.chassis.threads.states import StatesUnavailableError
 from services.ingest.streams import watched_thread
-from services.ingest.streams.live import BehindError, CursorError, LiveLimits, TooManyWatchesError
+from services.ingest.streams.live import BehindError, CursorError, TooManyWatchesError
 from services.ingest.streams.watch import Watch, WatchCutError
 from services.ingest.streams.watched_thread import TailLimits
 from tests.support.simulated.log import Faults
 from tests.support.simulated.virtual_time import run_virtual
-from tests.support.worlds.live import CREATED, DESCRIBED, KEY, OTHER, LiveWorld, live_world, seqs
+from tests.support.worlds.live import CREATED, DESCRIBED, KEY, OTHER, LiveWorld, live_limits, live_world, seqs
 
 APPLIED = Verdict("applied")
-NO_WARMTH = LiveLimits(warm_records=0)
+NO_WARMTH = live_limits(warm_records=0)
 
 
 def virtual(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
@@ -96,7 +96,7 @@ async def test_a_thread_created_here_needs_no_database() -> None:
 
 @virtual
 async def test_history_comes_from_the_view_and_goes_on_live() -> None:
-    async with live_world(LiveLimits(warm_records=0, history_page_records=2)) as world:
+    async with live_world(live_limits(warm_records=0, history_page_records=2)) as world:
         await world.append(CREATED, *[DESCRIBED] * 4)
         world.project()
         await world.append(DESCRIBED)
@@ -109,7 +109,7 @@ async def test_history_comes_from_the_view_and_goes_on_live() -> None:
 
 @virtual
 async def test_what_the_ring_does_not_hold_is_read_from_the_log() -> None:
-    async with live_world(LiveLimits(warm_records=0, ring_bytes_max=0)) as world:
+    async with live_world(live_limits(warm_records=0, ring_bytes_max=0)) as world:
         await world.append(CREATED, *[DESCRIBED] * 3)
         watch = await world.watches.watch(KEY, 2)
         assert await read(watch, 2) == [3, 4]
@@ -118,7 +118,7 @@ async def test_what_the_ring_does_not_hold_is_read_from_the_log() -> None:
 
 @virtual
 async def test_a_start_too_far_behind_is_refused() -> None:
-    limits = LiveLimits(warm_records=0, ring_bytes_max=0, catch_up_records_max=2)
+    limits = live_limits(warm_records=0, ring_bytes_max=0, catch_up_records_max=2)
     async with live_world(limits, faults=Faults(1, poll_records_max=2)) as world:
         await world.append(CREATED, *[DESCRIBED] * 9)
         await asyncio.sleep(1)
@@ -129,7 +129,7 @@ async def test_a_start_too_far_behind_is_refused() -> None:
 
 @virtual
 async def test_a_restarted_process_begins_a_little_before_the_end() -> None:
-    async with live_world(LiveLimits(warm_records=10)) as world:
+    async with live_world(live_limits(warm_records=10)) as world:
         await world.append(CREATED, DESCRIBED)
         await world.stop()
         await world.start()
@@ -258,7 +258,7 @@ async def test_a_record_outside_its_keys_partition_is_not_of_the_thread() -> Non
 
 @virtual
 async def test_a_client_that_falls_behind_is_cut_with_its_cursor() -> None:
-    async with live_world(LiveLimits(warm_records=0, tail=TailLimits(records_max=2))) as world:
+    async with live_world(live_limits(warm_records=0, tail=TailLimits(records_max=2))) as world:
         await world.append(CREATED)
         slow, quick = await world.watches.watch(KEY, 0), await world.watches.watch(KEY, 0)
         assert await read(slow, 1) == [1]
@@ -274,7 +274,7 @@ async def test_a_client_that_falls_behind_is_cut_with_its_cursor() -> None:
 
 @virtual
 async def test_one_poll_may_exceed_the_tail_without_cutting_anybody() -> None:
-    async with live_world(LiveLimits(warm_records=0, tail=TailLimits(bytes_max=1))) as world:
+    async with live_world(live_limits(warm_records=0, tail=TailLimits(1_000, bytes_max=1))) as world:
         await world.append(CREATED)
         watch = await world.watches.watch(KEY, 0)
         assert await read(watch, 1) == [1]
@@ -284,7 +284,7 @@ async def test_one_poll_may_exceed_the_tail_without_cutting_anybody() -> None:
 
 @virtual
 async def test_a_view_that_stays_behind_cuts_a_watch_of_history() -> None:
-    async with live_world(LiveLimits(warm_records=0, ring_bytes_max=0, tail=TailLimits(records_max=1))) as world:
+    async with live_world(live_limits(warm_records=0, ring_bytes_max=0, tail=TailLimits(records_max=1))) as world:
         await world.append(CREATED, *[DESCRIBED] * 5)
         await asyncio.sleep(1)
         watch = await world.watches.watch(KEY, 0)
@@ -315,7 +315,7 @@ async def test_a_thread_leaves_memory_after_its_last_watch() -> None:
 
 @virtual
 async def test_watches_have_a_limit() -> None:
-    async with live_world(LiveLimits(watches_max=1)) as world:
+    async with live_world(live_limits(watches_max=1)) as world:
         await world.append(CREATED)
         watch = await world.watches.watch(KEY, 0)
         with pytest.raises(TooManyWatchesError):
