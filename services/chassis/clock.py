@@ -1,4 +1,4 @@
-"""Time and drawn ids enter here and nowhere else."""
+"""Where time and random ids enter, and nowhere else: everything below takes them as arguments, and can be replayed."""
 
 import time
 import uuid
@@ -6,8 +6,10 @@ from typing import Protocol
 
 
 class Clock(Protocol):
+    """The wall clock. Tests and the simulation have their own."""
+
     def now_ms(self) -> int:
-        """Milliseconds since the Unix epoch, UTC."""
+        """Return the milliseconds since the Unix epoch, UTC."""
         ...
 
 
@@ -17,5 +19,5 @@ class SystemClock:
 
 
 def draw_id() -> str:
-    """A random UUID in its canonical form, for what has no meaning to derive an id from."""
+    """Return a random UUID in its canonical form, for what has nothing to derive an id from."""
     return str(uuid.uuid4())

@@ -2,7 +2,7 @@ from schemas.errors import ThreadlogError
 
 
 class SetupError(ThreadlogError):
-    """What stands in the way is outside of this software, and the text tells a person what to do about it.
+    """Something outside of this software prevents a start, and the text tells a person what to do about it.
 
     A service or command that raises it ends with that one line on stderr, without a traceback.
     """

@@ -1,11 +1,11 @@
-"""How many partitions the log has: chosen once.
+"""Hold the number of the log's partitions, which is chosen once.
 
-A thread is in the partition that its key and their number come to. Where a topic was given more partitions, a process
-that starts afterwards would look for threads where they are not, and write where nobody reads. So the database keeps
-the number that the views' log had first, and whoever finds another one does not start.
+A thread is in the partition that results from its key and the number of partitions. If a topic gets more partitions, a
+process that starts afterwards would look for threads in the wrong ones, and write where nobody reads. So the database
+keeps the number that the views' log had first, and a process that finds another one does not start.
 
-Processes that run when it happens go on with the number that they began with: that is where the threads are. They leave
-the added partitions alone, and say so.
+Processes that run at that moment continue with the number that they began with: that is where the threads are. They do
+not read the added partitions, and report them.
 """
 
 import asyncio
@@ -33,6 +33,8 @@ logger = structlog.get_logger()
 
 
 class OtherPartitionsError(SetupError):
+    """The log has another number of partitions than its threads were placed by."""
+
     def __init__(self, topic: str, known: int, found: int) -> None:
         super().__init__(
             f"{topic} has {found} partitions, and had {known} when views of this database were first built from it, so "
@@ -43,13 +45,16 @@ class OtherPartitionsError(SetupError):
 
 
 def require_same(topic: str, known: int | None, found: int) -> None:
-    """None is known of a log that no views were built from. Raises OtherPartitionsError."""
+    """Raise OtherPartitionsError if the numbers differ. `known` is None for a log that no views were built from."""
     if known is not None and known != found:
         raise OtherPartitionsError(topic, known, found)
 
 
 async def check_partitions(settings: Settings, log: Log) -> bool:
-    """False where the database, which alone knows, cannot be asked. Raises OtherPartitionsError."""
+    """Raise OtherPartitionsError if the log has another number of partitions than the database remembers.
+
+    Return False if the database, which alone knows the first number, cannot be asked.
+    """
     cluster_id, found = await log.cluster_id(), await log.partition_count(TOPIC)
     return await _check(settings, cluster_id, found)
 
@@ -57,7 +62,7 @@ async def check_partitions(settings: Settings, log: Log) -> bool:
 async def _check(settings: Settings, cluster_id: str, found: int) -> bool:
     try:
         connection = await connect(settings, settings.postgres_role)
-    except SetupError:  # whoever needs it says what is wrong with it
+    except SetupError:  # the part of the service that needs the database reports what is wrong with it
         return False
     try:
         known = await connection.fetchval(_sql()["log_partitions"], cluster_id, TOPIC)
@@ -70,7 +75,7 @@ async def _check(settings: Settings, cluster_id: str, found: int) -> bool:
 
 
 class PartitionWatch:
-    """Of a service: `begin` when it starts, then `run` beside it."""
+    """A service's watch on the number of partitions: `begin` at its start, then `run` as a task."""
 
     def __init__(self, settings: Settings, log: KafkaLog, added: Gauge, look_seconds: float = LOOK_SECONDS) -> None:
         self._settings = settings
@@ -83,13 +88,13 @@ class PartitionWatch:
         self._is_checked = False
 
     async def begin(self) -> None:
-        """Raises OtherPartitionsError."""
+        """Note the number at the start, and check it. Raise OtherPartitionsError."""
         self._cluster_id = await self._log.cluster_id()
         self._begun_with = self._seen = await self._log.partition_count(TOPIC)
         self._is_checked = await _check(self._settings, self._cluster_id, self._begun_with)
 
     async def run(self) -> None:
-        """Until it is cancelled. Raises OtherPartitionsError where the database could not be asked before."""
+        """Watch until cancelled. Raise OtherPartitionsError if the database could not be asked before and differs."""
         while True:
             await asyncio.sleep(self._look_seconds)
             if not self._is_checked:
@@ -97,6 +102,7 @@ class PartitionWatch:
             self._look(self._log.partition_count_now(TOPIC))
 
     def _look(self, found: int | None) -> None:
+        """Report a change once. None means that the producer has no metadata now."""
         if found is None or found == self._seen:
             return
         self._seen = found

@@ -1,29 +1,37 @@
-"""Text and JSON from models and tools, made fit for the log: what JSON or Postgres cannot carry exactly is replaced, so
-that it shows. (From clients the same is refused: `schemas.canonical.unstorable`.)
+"""Make text and JSON from models and tools fit for the log: replace, visibly, what JSON or Postgres cannot store
+exactly.
+
+Models and tools cannot be told to try again, so their output is mended. A client can, so the same input from a client
+is refused: `schemas.canonical.unstorable`.
 """
 
 import re
 from collections.abc import Mapping
+from typing import Final
 
 from pydantic import JsonValue
 
 from schemas.canonical import is_exact, is_unicode
 
-DEPTH_MAX = 64
+DEPTH_MAX: Final = 64
+"""Levels of JSON that are kept. Deeper values would exhaust the stack of parsers that read them back."""
 
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 
 
 def sanitize_text(text: str) -> str:
-    """U+0000 becomes its picture, U+2400; a lone surrogate U+FFFD."""
-    # Asked so, a text is looked through in a sixth of the time that the expression takes.
+    """Return the text with U+0000 as its picture, U+2400, and lone surrogates as U+FFFD."""
+    # These questions take a sixth of the time of the expression, and almost every text passes them.
     if "\x00" not in text and (text.isascii() or is_unicode(text)):
         return text
     return _UNSTORABLE.sub(lambda match: "\u2400" if match[0] == "\x00" else "\ufffd", text)
 
 
 def sanitize_json(value: object, depth: int = 0) -> JsonValue:
-    """Numbers that JSON does not carry exactly become text; so does what is no JSON, or nested too deep."""
+    """Return the value as JSON. Numbers that JSON cannot store exactly become text, and so do values of other types.
+
+    A value that is nested too deep becomes a text that says so.
+    """
     if isinstance(value, str):
         return sanitize_text(value)
     if value is None or isinstance(value, bool):

@@ -1,4 +1,9 @@
-"""What every service does around its own work: settings to logs, metrics, probes, log and database, and back down."""
+"""What every service opens before its own work, and closes after it: log, database, metrics and probes.
+
+The order matters both ways. The database is checked first, because its errors need a person, and name what to do. The
+log comes before the pool, because a service without a log can do nothing, while one without a database can wait for it.
+Probes come last: a service that answers them has opened everything. Closing goes backwards.
+"""
 
 import os
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -26,11 +31,14 @@ logger = structlog.get_logger()
 
 @dataclass(slots=True)
 class Service:
+    """A service whose log and database are open."""
+
     settings: Settings
     lifecycle: Lifecycle
     log: KafkaLog
     pool: asyncpg.Pool
     meter: LagMeter | None = None
+    """Measures the lag of the service's reader; None before the service reads."""
 
     def measure_lag(
         self,
@@ -50,6 +58,7 @@ class Service:
         self.lifecycle.spawn(self.meter.run(), "lag")
 
     def not_live(self) -> str | None:
+        """Return why the process should be killed and started again, or None."""
         return None if self.meter is None else self.meter.not_live()
 
 
@@ -64,8 +73,11 @@ async def open_service(
     owners: Sequence[str] = ("projector",),
     takes: Sequence[str] = (),
 ) -> AsyncIterator[Service]:
-    """Open to the end of the block. The database may be away: nothing is connected before it is needed. What else is
-    wrong with it is a SetupError; `takes` are the roles that are taken on beside the service's own.
+    """Open what the service needs, until the end of the block.
+
+    The database may be away: nothing is connected before it is needed. Anything else that is wrong with it is a
+    SetupError. `owners` are those whose migrations must be applied, `takes` the roles that the service acts as besides
+    its own.
     """
     for removed in removed_in(os.environ):
         logger.warning("setting_removed", detail=removed)

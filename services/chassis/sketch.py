@@ -1,7 +1,8 @@
-"""Quantiles of durations, from counts per bin: a DDSketch, whose bins are 2 % wide, so that a quantile is 1 % exact.
+"""Quantiles of durations from counts per bin: a DDSketch (Masson, Rim, Lee, 2019), exact to 1 %.
 
-Its bins do not depend on what else is in it: sketches are merged by adding the counts of the same bin, in any order and
-any grouping, and are the same for the same values. So they are kept as counters, and made one to be asked.
+Its bins are 2 % wide and do not depend on what else it contains. So sketches are merged by adding the counts of equal
+bins, in any order and any grouping, and equal values give equal sketches. They are stored as counters, and made a
+sketch when somebody asks.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,20 +13,24 @@ from ddsketch.mapping import LogarithmicMapping
 from ddsketch.store import DenseStore
 
 ACCURACY: Final = 0.01
-"""Relative. Counts of bins of another accuracy cannot be merged with these."""
+"""The relative error. Counts of bins of another accuracy cannot be merged with these."""
 ZERO_BIN: Final = "zero"
+"""The name of the bin of durations of 0 ms, which have no logarithm."""
 BIN_MAX: Final = 2_000
-"""Far more than the longest time there is. A bin beyond it is no bin of ours."""
+"""The largest bin that is read. It stands for more time than there is, so a bin beyond it is an error, and is
+ignored.
+"""
 
 _mapping = LogarithmicMapping(ACCURACY)
 
 
 def bin_of(milliseconds: int) -> str:
+    """Return the name of a duration's bin."""
     return str(_mapping.key(milliseconds)) if milliseconds > 0 else ZERO_BIN
 
 
 def quantiles(bins: Mapping[str, int], which: Sequence[float]) -> list[float] | None:
-    """In milliseconds; None where nothing was counted."""
+    """Return these quantiles in milliseconds, such as 0.99, or None if nothing was counted."""
     store, zeros = DenseStore(), 0
     for name, count in bins.items():
         if name == ZERO_BIN:

@@ -1,0 +1,1 @@
+"""The artifact store: bytes too large for an event, their collection when nothing names them, and their check."""

@@ -1,17 +1,20 @@
-"""Care of the artifact store: what nothing names is collected, and what is named is checked.
+"""Care of the artifact store: collect what nothing names, and check what is named.
 
-An object may be collected once it was neither put nor touched for the grace time and no event in the log names it. The
-views list what events name, so they count only from where they have passed the log's end as of when the object was
-listed. An event that comes later and names it was preceded by a touch; that may have come after the listing. So an
-object is set aside first, where whoever asks for it still finds it and takes it back, and only what lay there for
-another grace time, and is still named by nothing, is deleted.
+**When an object may go.** It was neither put nor touched for the grace time, and no event in the log names it. The
+views list what events name. They are asked only after they have passed the end that the log had when the object was
+listed: before that, they may lack the event that names it.
 
-Every step may be repeated, also beside another collector; one that is cut off leaves nothing but work for the next.
+**The race.** An event that comes later and names the object was preceded by a touch, which may have come after the
+listing. So an object is set aside first. A reader still finds it there, and takes it back. Only what has been aside for
+another grace time, and is still not named, is deleted.
+
+**What happens if the process dies.** Every step can be repeated, also while another collector runs. A collector that
+dies leaves nothing but work for the next one.
 """
 
 from collections.abc import AsyncIterator, Collection
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from services.chassis.artifacts.store import (
     ArtifactMissingError,
@@ -21,57 +24,67 @@ from services.chassis.artifacts.store import (
     digest_of,
 )
 
-BATCH = 500
-"""Objects that are asked about at once."""
-UNREADABLE_MAX = 3
-"""Objects in a row that cannot be read, before the store counts as away."""
+BATCH: Final = 500
+"""Objects that one query asks about."""
+UNREADABLE_MAX: Final = 3
+"""Objects in a row that may be unreadable. With more, the store counts as away."""
 
 
 class Reference(NamedTuple):
+    """An object that events name."""
+
     tenant: str
     sha256: str
     size: int | None
-    """As an event says it."""
+    """The size that an event states; None if it states none."""
     thread: str
     seq: int
-    """Of one event that names it."""
+    """The seq of one event that names the object."""
 
 
 class References(Protocol):
+    """What the views know of named objects."""
+
     async def catch_up(self) -> None:
-        """Until the views have passed the end that the log has now. Raises SetupError where that takes too long."""
+        """Wait until the views have passed the end that the log has now. Raise SetupError if that takes too long."""
         ...
 
     async def named(self, tenant: str, hashes: Collection[str]) -> frozenset[str]:
-        """Those of them that something names; all of them where the views lack records of the tenant."""
+        """Return the hashes that something names. If the views lack records of the tenant, return all: none may go."""
         ...
 
     def all(self, tenant: str | None) -> AsyncIterator[Reference]:
-        """Each object that the views name once."""
+        """Yield each object that the views name, once."""
         ...
 
 
 @dataclass(slots=True)
 class Collected:
+    """What a collection did, or would do."""
+
     looked_at: int = 0
     set_aside: int = 0
     taken_back: int = 0
-    """Of what was set aside: something names it now."""
+    """Objects that were aside, and that something names now."""
     deleted: int = 0
     deleted_bytes: int = 0
 
 
 class Flaw(NamedTuple):
+    """An object that is not as events say."""
+
     reference: Reference
     what: str
 
 
 @dataclass(slots=True)
 class Checked:
+    """What a check has found."""
+
     objects: int = 0
     size: int = 0
     flaws: list[Flaw] = field(default_factory=list)
-    """The first so many."""
+    """The first flaws; `flawed` counts all."""
     flawed: int = 0
 
 
@@ -83,7 +96,11 @@ async def collect(
     *,
     dry_run: bool = False,
 ) -> Collected:
-    """Raises ArtifactsUnavailableError, and what `references` raises; what was done until then stays done."""
+    """Delete what was aside for the grace time, then set aside what nothing names.
+
+    In this order, so that nothing is set aside and deleted in one run. With `dry_run` nothing is changed. Raise
+    ArtifactsUnavailableError, and what `references` raises; what was done until then stays done.
+    """
     done = Collected()
     before_ms = await store.now_ms() - int(1000 * grace_seconds)
     async for batch in _old(store.list(tenant, aside=True), before_ms, done):
@@ -109,13 +126,13 @@ async def collect(
 
 
 async def _named(references: References, batch: list[Listed]) -> frozenset[str]:
-    """Those that something names, as of an end of the log after they were listed."""
+    """Return the hashes of a batch that something names, as of an end of the log after the batch was listed."""
     await references.catch_up()
     return await references.named(batch[0].tenant, [listed.sha256 for listed in batch])
 
 
 async def _old(listing: AsyncIterator[Listed], before_ms: int, done: Collected) -> AsyncIterator[list[Listed]]:
-    """Those that were not touched since, in batches of one tenant."""
+    """Yield objects that were not touched since `before_ms`, in batches of one tenant."""
     batches: dict[str, list[Listed]] = {}
     async for listed in listing:
         done.looked_at += 1
@@ -137,8 +154,9 @@ async def check(
     read: bool = True,
     flaws_max: int = 1_000,
 ) -> Checked:
-    """Whether what events name is there and, with `read`, has the bytes that it should. Raises
-    ArtifactsUnavailableError where the store is away, not where some object alone cannot be read.
+    """Check that what events name exists and, with `read`, has the right bytes.
+
+    Raise ArtifactsUnavailableError if the store is away. A single object that cannot be read is a flaw instead.
     """
     done = Checked()
     unreadable = 0
@@ -161,6 +179,7 @@ async def check(
 
 
 async def _flaw(store: ArtifactStore, reference: Reference, done: Checked, *, read: bool) -> str | None:
+    """Return what is wrong with an object, or None."""
     tenant, sha256 = reference.tenant, reference.sha256
     info = await store.head(tenant, sha256)
     if info is None:

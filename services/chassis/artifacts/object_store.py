@@ -1,11 +1,16 @@
 """The artifact store in a folder, or in a bucket of S3, Google or Azure, through obstore.
 
-What comes in is spooled and hashed first, and only bytes with the right hash are handed to the store, whose put is
-atomic. Beside each object lies a companion that holds its media type, and that is written anew by whoever touches the
-object: the newer time of the two is the one that counts.
+**Writing.** Incoming bytes are spooled and hashed first. Only bytes with the right hash are handed to the store, whose
+put is atomic. So a process that dies leaves a whole object or none.
 
-Objects lie at `TENANT/ab/abcd…`, with capitals of a tenant as `=` and the small letter, because a folder may not tell
-them apart; what was set aside lies below `=/`.
+**Times.** Stores cannot change the time of an object without copying it. So beside each object there is a companion
+with its media type, and touching an object writes the companion anew. The newer of the two times counts.
+
+**Places.** Objects are at `TENANT/ab/abcd…`. A capital of a tenant's name becomes `=` and the small letter, because
+some file systems do not distinguish them. What was set aside is below `=/`, which no tenant's folder can be.
+
+**Setting aside** writes a companion below `=/` first and moves the object then. If the process dies in between, the
+object is still in its place, and the lonely companion is overwritten next time. Taking back works the same way.
 """
 
 import asyncio
@@ -40,19 +45,22 @@ if TYPE_CHECKING:
     from obstore import ListStream, ObjectMeta
     from obstore.store import ClientConfig, ObjectStore
 
-SPOOL_MEMORY_BYTES = 4 * MIB
-"""Of one upload, before it goes to a temporary file."""
-PART_BYTES = 8 * MIB
-"""Of an upload to a bucket."""
-PARTS_AT_ONCE = 2
+SPOOL_MEMORY_BYTES: Final = 4 * MIB
+"""Bytes of one upload that stay in memory. With more, it goes to a temporary file."""
+PART_BYTES: Final = 8 * MIB
+"""Size of the parts in which a large object is uploaded to a bucket. S3 takes none below 5 MiB."""
+PARTS_AT_ONCE: Final = 2
+"""Parts of one upload that are sent at the same time: each is in memory meanwhile."""
 REQUEST_SECONDS: Final = 30.0
 """How long one request to the store may take, an upload of many bytes excepted."""
-UPLOAD_BYTES_PER_SECOND = MIB
+UPLOAD_BYTES_PER_SECOND: Final = MIB
 """The slowest upload that is waited for, beyond the time of one request."""
-ASIDE = "="
-COMPANION = ".type"
-NOW = f"{ASIDE}/.now"
-"""Written to learn the store's time."""
+ASIDE: Final = "="
+"""The folder of what was set aside."""
+COMPANION: Final = ".type"
+"""The ending of a companion's name."""
+NOW: Final = f"{ASIDE}/.now"
+"""An object that is written to learn the store's time."""
 
 _PATH = re.compile(r"([a-z0-9=._-]+)/([0-9a-f]{2})/(\2[0-9a-f]{62})", re.ASCII)
 
@@ -60,11 +68,13 @@ T = TypeVar("T")
 
 
 def open_artifacts(settings: Settings) -> "ObjectArtifacts":
-    """Touches nothing yet: a service starts while its store is away."""
+    """Return the store. Nothing is connected yet, so a service starts while its store is away."""
     return ObjectArtifacts(settings.artifacts_url, settings.artifact_bytes_max)
 
 
 class ObjectArtifacts:
+    """Implements `ArtifactStore` through obstore."""
+
     def __init__(self, url: str, bytes_max: int, timeout_seconds: float = REQUEST_SECONDS) -> None:
         self._url = url
         self._bytes_max = bytes_max
@@ -74,7 +84,7 @@ class ObjectArtifacts:
     async def put(self, tenant: str, sha256: str, chunks: bytes | AsyncIterator[bytes], media_type: str) -> Stored:
         if isinstance(chunks, bytes):
             require_size(len(chunks), self._bytes_max)
-            # Beside the event loop where it takes a while.
+            # Hashing a large object takes milliseconds, which the event loop must not wait for.
             large = len(chunks) > PIECE_BYTES
             require_hash(sha256, await asyncio.to_thread(sha256_of, chunks) if large else sha256_of(chunks))
             return await self._store(tenant, sha256, chunks, len(chunks), media_type)
@@ -101,6 +111,7 @@ class ObjectArtifacts:
         return self._pieces(tenant, sha256, start, size if end is None else min(end, size))
 
     async def now_ms(self) -> int:
+        """Return the store's time, from an object that is written for it: no store can be asked."""
         await self._write(NOW, b"")
         found = await self._asked(obstore.head_async(self._open(), NOW))
         return _ms_of(found)
@@ -119,7 +130,8 @@ class ObjectArtifacts:
         if await self._move(path, f"{ASIDE}/{path}"):
             await self._remove([path + COMPANION])
         elif await self._size_at(f"{ASIDE}/{path}") is None:
-            await self._remove([f"{ASIDE}/{path}{COMPANION}"])  # else another collector's, which says since when
+            # The object is gone altogether. If it is aside, another collector moved it: its companion says since when.
+            await self._remove([f"{ASIDE}/{path}{COMPANION}"])
 
     async def delete_aside(self, tenant: str, sha256: str) -> None:
         path = f"{ASIDE}/{_path(tenant, sha256)}"
@@ -144,7 +156,7 @@ class ObjectArtifacts:
         return Stored(size, was_there=False)
 
     async def _size(self, tenant: str, sha256: str) -> int | None:
-        """Takes back what a collector has set aside."""
+        """Return the size of an object, or None. An object that a collector has set aside is taken back first."""
         path = _path(tenant, sha256)
         if (size := await self._size_at(path)) is not None or await self._size_at(f"{ASIDE}/{path}") is None:
             return size
@@ -173,7 +185,7 @@ class ObjectArtifacts:
             except ArtifactMissingError:
                 if await self._size(tenant, sha256) is None:
                     raise
-                piece = await self._piece(path, start, length)  # it was set aside meanwhile
+                piece = await self._piece(path, start, length)  # it was set aside meanwhile, and is back now
             if len(piece) != length:
                 raise ArtifactsUnavailableError(f"{path} ended after {start + len(piece)} bytes while it was read")
             yield piece
@@ -183,8 +195,10 @@ class ObjectArtifacts:
         return bytes(await self._asked(obstore.get_range_async(self._open(), path, start=start, length=length)))
 
     async def _listed(self, prefix: str, root: str) -> AsyncIterator[Listed]:
-        """Object and companion lie beside each other in what a bucket lists, in a folder anywhere: so companions are
-        remembered until their object comes, and the other way round.
+        """Yield objects with the time that counts, from a listing of objects and companions.
+
+        A bucket lists an object and its companion one after the other, a folder in any order. So whichever comes first
+        is remembered until the other one comes.
         """
         sizes: dict[str, tuple[int, int]] = {}
         touched: dict[str, int] = {}
@@ -209,7 +223,8 @@ class ObjectArtifacts:
                     sizes[name] = (found["size"], at)
         for name, (size, put) in sizes.items():
             if root:
-                # Nothing says since when it lies aside: whoever took it back lost it to another collector. So from now.
+                # Nothing says since when it is aside: a reader was taking it back when another collector moved it. From
+                # now on something does.
                 await self._write(f"{root}/{name}{COMPANION}", UNTYPED.encode())
             elif (key := _parse(name)) is not None:
                 yield Listed(*key, size, put)
@@ -244,7 +259,10 @@ class ObjectArtifacts:
                 continue
 
     async def _asked(self, answer: Awaitable[T], extra_seconds: float = 0) -> T:
-        """Raises ArtifactMissingError, ArtifactsUnavailableError."""
+        """Await an answer of the store in time, and translate its errors to the port's.
+
+        Raise ArtifactMissingError or ArtifactsUnavailableError.
+        """
         try:
             async with asyncio.timeout(self._timeout_seconds + extra_seconds):
                 return await answer
@@ -269,14 +287,16 @@ def _open(url: str, timeout_seconds: float) -> "ObjectStore":
     if parts.scheme == "file":
         return LocalStore(Path(unquote(parts.path)), mkdir=True)
     timeout = timedelta(seconds=timeout_seconds)
-    # Only an endpoint that somebody has set to http:// is asked without TLS.
+    # This allows plain HTTP for an endpoint that is configured as http://, and for nothing else.
     options: ClientConfig = {"timeout": timeout, "allow_http": True}
     return from_url(url, client_options=options, retry_config={"retry_timeout": timeout})
 
 
 async def _spool(chunks: AsyncIterator[bytes], spool: IO[bytes], sha256: str, bytes_max: int) -> int:
-    """The size of what it has written. Files are written and hashed beside the event loop. Raises
-    ArtifactsUnavailableError, and what `chunks` raises.
+    """Write all chunks to the spool; return their size.
+
+    Files are written and hashed in a thread, so that the event loop goes on. Raise ArtifactTooLargeError,
+    ArtifactMismatchError, ArtifactsUnavailableError, and what `chunks` raises.
     """
     digest = hashlib.sha256()
     size = 0
@@ -288,8 +308,8 @@ async def _spool(chunks: AsyncIterator[bytes], spool: IO[bytes], sha256: str, by
                 await asyncio.to_thread(_add, chunk, spool, digest)
             else:
                 _add(chunk, spool, digest)
-        except OSError as error:  # no room in TMPDIR: as good as a store that is away
-            raise ArtifactsUnavailableError(f"what comes in cannot be spooled: {error}") from error
+        except OSError as error:  # TMPDIR is full, which is as bad as a store that is away, and may pass
+            raise ArtifactsUnavailableError(f"the upload cannot be written to a temporary file: {error}") from error
     require_hash(sha256, digest.hexdigest())
     return size
 

@@ -1,24 +1,28 @@
 """The artifact store as a port: bytes too large for an event, by their sha256 and per tenant.
 
-An object is there whole or not at all. Whoever wants to name one in an event puts or touches it first: that begins a
-collector's grace time anew. A collector does not delete what it finds: it sets an object aside, and deletes for good
-what was set aside for another grace time. Whoever misses an object takes it back from there. So an object that is named
-in the instant in which it is collected is not lost.
+An object exists whole or not at all. A process that wants to name an object in an event puts or touches it first, which
+starts a collector's grace time anew. If the process dies between the two, the object is garbage, and is collected
+later.
+
+A collector does not delete what it finds. It sets an object aside, and deletes only what has been aside for another
+grace time. A reader that misses an object takes it back from there. So an object that is named at the moment at which
+it is collected is not lost.
 """
 
 import hashlib
 from collections.abc import AsyncIterator
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from schemas.errors import ThreadlogError
 
-PIECE_BYTES = 1_048_576
-"""What is read and handed on at once."""
-UNTYPED = "application/octet-stream"
+PIECE_BYTES: Final = 1_048_576
+"""Bytes that are read and handed on at once."""
+UNTYPED: Final = "application/octet-stream"
+"""The media type of an object whose own type is lost or was never given."""
 
 
 class ArtifactError(ThreadlogError):
-    pass
+    """The base of what the store raises."""
 
 
 class ArtifactMismatchError(ArtifactError):
@@ -26,82 +30,100 @@ class ArtifactMismatchError(ArtifactError):
 
 
 class ArtifactTooLargeError(ArtifactError):
-    pass
+    """The object is larger than artifacts may be. Nothing was stored."""
 
 
 class ArtifactMissingError(ArtifactError):
-    pass
+    """The store answers, and does not have the object."""
 
 
 class ArtifactsUnavailableError(ArtifactError):
-    """The store does not answer, or refuses: nothing is known about the object."""
+    """The store does not answer, or refuses. Nothing is known about the object, and another try may help."""
 
     retriable = True
 
 
 class Stored(NamedTuple):
+    """The result of a put."""
+
     size: int
     was_there: bool
 
 
 class ArtifactInfo(NamedTuple):
+    """What the store knows of an object without reading it."""
+
     size: int
     media_type: str
 
 
 class Listed(NamedTuple):
+    """One object in a listing."""
+
     tenant: str
     sha256: str
     size: int
     touched_ms: int
-    """When it was last put or touched, or was set aside, by the store's clock."""
+    """When the object was last put or touched, or was set aside, by the store's clock."""
 
 
 class ArtifactStore(Protocol):
-    """Every method raises ArtifactsUnavailableError while the store is away, and else only what it says."""
+    """Objects of all tenants. Every method raises ArtifactsUnavailableError while the store is away, and else only what
+    it says.
+    """
 
     async def put(self, tenant: str, sha256: str, chunks: bytes | AsyncIterator[bytes], media_type: str) -> Stored:
-        """Raises ArtifactMismatchError, ArtifactTooLargeError, and what `chunks` raises; then nothing is stored. What
-        is there already is touched, and keeps its media type.
+        """Store an object. One that exists already is touched, and keeps its media type.
+
+        Raise ArtifactMismatchError, ArtifactTooLargeError, and what `chunks` raises. Then nothing is stored.
         """
         ...
 
-    async def head(self, tenant: str, sha256: str) -> ArtifactInfo | None: ...
+    async def head(self, tenant: str, sha256: str) -> ArtifactInfo | None:
+        """Return what is known of an object, or None if it does not exist. One that was set aside is taken back."""
+        ...
 
     async def touch(self, tenant: str, sha256: str) -> ArtifactInfo | None:
-        """As `head`, and a collector's grace time begins anew."""
+        """Do the same as `head`, and start a collector's grace time anew."""
         ...
 
     async def get(self, tenant: str, sha256: str, start: int = 0, end: int | None = None) -> AsyncIterator[bytes]:
-        """The bytes from `start` up to `end`, in pieces of at most `PIECE_BYTES`. Raises ArtifactMissingError before
-        the first piece; a range beyond the end gives what there is.
+        """Return the bytes from `start` up to `end`, in pieces of at most `PIECE_BYTES`.
+
+        A range beyond the end is cut there. Raise ArtifactMissingError before the first piece.
         """
         ...
 
     async def now_ms(self) -> int:
-        """By the clock that times what is listed: a collector's own may be ahead of it. A bucket says whole
-        seconds of it.
+        """Return the time of the clock that `Listed.touched_ms` comes from.
+
+        A collector's own clock may be ahead of it, and would see objects as older than they are. Buckets report whole
+        seconds.
         """
         ...
 
     def list(self, tenant: str | None = None, *, aside: bool = False) -> AsyncIterator[Listed]:
-        """In no order. `aside` lists what was set aside instead."""
+        """Yield the objects of a tenant, or of all for None, in no order. With `aside`, yield what was set aside
+        instead.
+        """
         ...
 
     async def set_aside(self, tenant: str, sha256: str) -> None:
-        """Whoever asks for the object afterwards takes it back. Without effect where it is missing."""
+        """Set an object aside. Reading it afterwards takes it back. A missing object is left alone."""
         ...
 
     async def delete_aside(self, tenant: str, sha256: str) -> None:
-        """For good; what is in its place stays. Without effect where nothing was set aside."""
+        """Delete for good what was set aside. An object that was stored again meanwhile stays."""
         ...
 
 
 def sha256_of(data: bytes) -> str:
+    """Return the sha256 in hexadecimal digits, which is the name of an object."""
     return hashlib.sha256(data).hexdigest()
 
 
 async def digest_of(pieces: AsyncIterator[bytes]) -> str:
+    """Return the sha256 of all pieces together."""
     digest = hashlib.sha256()
     async for piece in pieces:
         digest.update(piece)
@@ -109,15 +131,17 @@ async def digest_of(pieces: AsyncIterator[bytes]) -> str:
 
 
 async def collected(pieces: AsyncIterator[bytes]) -> bytes:
-    """All pieces as one, for callers that know that they are few."""
+    """Return all pieces as one, for callers that know that there are few."""
     return b"".join([piece async for piece in pieces])
 
 
 def require_size(size: int, bytes_max: int) -> None:
+    """Raise ArtifactTooLargeError if the size is above the limit."""
     if size > bytes_max:
         raise ArtifactTooLargeError(f"an artifact may have {bytes_max} bytes (THREADLOG_ARTIFACT_BYTES_MAX)")
 
 
 def require_hash(announced: str, found: str) -> None:
+    """Raise ArtifactMismatchError if the hashes differ."""
     if announced != found:
         raise ArtifactMismatchError(f"the bytes have the sha256 {found}, not {announced}")
