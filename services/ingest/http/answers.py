@@ -46,57 +46,57 @@ class CommandEvent(Answer):
 
 
 class CommandAnswer(Answer):
-    """What a command came to. `seq`, `effect` and `reason` are there once it was folded."""
+    """The result of a command. `seq`, `effect` and `reason` are present once its effect is known."""
 
     thread: str
     input: str | None = None
     """Id of the input."""
     files: int | None = None
-    """How many are to be put back."""
+    """How many files are restored."""
     plan_version: int | None = None
-    """That was proposed, or decided on."""
+    """The version that was proposed or decided on."""
     events: list[CommandEvent]
     position: Position
-    """For `at_least`."""
+    """The position for `at_least`: a read with it sees this command."""
     seq: int | None = None
     effect: Effect | None = None
     reason: str | None = None
     undecided: bool | None = None
-    """Its effect was not known in time: ask again at `ask`, or send it again with the same Idempotency-Key."""
+    """The effect was not known in time: ask at the path `ask`, or send the command again with the same key."""
     ask: str | None = None
 
 
 class ForkMade(Answer):
     parent: str
     seq: int
-    """The settled record of the parent at which it was forked."""
+    """The settled record of the parent at which the fork was made."""
     open_turn: int | None
-    """The turn of the parent that was open there."""
+    """The turn of the parent that was open at this record; null if none was."""
     note: str | None
-    """What was left out, and why."""
+    """What the fork leaves out, and why; null if it leaves out nothing."""
 
 
 class ForkAnswer(CommandAnswer):
-    """`thread` is the fork."""
+    """The answer of a fork: `thread` is the new thread."""
 
     fork: ForkMade
 
 
 class ChangedFile(Answer):
     path: str
-    """Below the workspace."""
+    """Path of the file, relative to the workspace."""
     status: Literal["created", "deleted", "modified"]
     before: str | None
-    """sha256 of what it held, as an artifact; null where it was not there."""
+    """sha256 of the content before the turn, as an artifact; null if the file did not exist."""
     after: str | None
     mode: int | None
     calls: list[str]
-    """That changed it, in order."""
+    """The calls that changed the file, in order."""
     binary: bool
     cut: bool
-    """The diff goes on, or was not made because of its size."""
+    """Whether the diff is incomplete or missing because of its size."""
     missing: bool
-    """The artifact store lacks a content."""
+    """Whether the artifact store lacks one of the contents."""
     diff: str
 
 
@@ -110,7 +110,7 @@ class ArtifactAnswer(Answer):
     sha256: str
     size: int
     media_type: str
-    """Of its first upload."""
+    """The media type of the first upload."""
 
 
 class ImportAnswer(Answer):
@@ -118,10 +118,10 @@ class ImportAnswer(Answer):
     tool: Literal["claude-code", "codex"]
     status: Literal["waiting", "running", "done", "failed"]
     files: int
-    """Sessions' files, without their companions."""
+    """Number of session files, without their companions."""
     done: int
     problem: str | None
-    """Why it was given up, or was interrupted last."""
+    """Why the import failed, or what interrupted it last; null if nothing did."""
     created_at: Time
     finished_at: Time | None
 
@@ -130,17 +130,17 @@ class ImportFileAnswer(Answer):
     number: int
     path: str
     waits_for: str | None
-    """The session that has to be imported first: this one is taken up again then."""
+    """The session that has to be imported first; the import then continues with this file."""
     report: dict[str, JsonValue]
-    """What was found in the file; see docs/import.md."""
+    """What the file contains; see docs/import.md."""
     threads: list[dict[str, JsonValue]]
-    """The threads that its sessions went to: source_id, thread, created, appended, parent."""
+    """The threads of its sessions: source_id, thread, created, appended, parent."""
 
 
 class ImportFilePage(Answer):
     files: list[ImportFileAnswer]
     next: int | None
-    """`after` of the next page."""
+    """`after` of the next page; null after the last page."""
 
 
 class CommandRecord(Answer):
@@ -163,7 +163,7 @@ class ThreadSummary(Answer):
     updated_at: Time
     seq: int
     turn: int | None
-    """The open turn."""
+    """The open turn; null if no turn is open."""
     last_turn: int
     last_outcome: Literal["completed", "aborted", "failed", "interrupted"] | None
     queued: int
@@ -173,14 +173,14 @@ class ThreadSummary(Answer):
 
 class ChildThread(ThreadSummary):
     parent_seq: int
-    """Of the parent, when it was created."""
+    """The parent's seq when the child was created."""
     parent_call: str | None
-    """The parent's tool call whose result its end is."""
+    """The parent's tool call that gets the child's end as its result."""
     parent_plan_version: int | None
     parent_task: str | None
-    """The task of the parent's plan that it works on."""
+    """The task of the parent's plan that the child works on."""
     depth: int
-    """How many parents it has above it."""
+    """Number of threads above the child."""
 
 
 class ThreadAnswer(ThreadSummary):
@@ -224,14 +224,14 @@ class ContextItem(Answer):
     input: str | None
     call: str | None
     thread: str | None
-    """Of an inherited item: whose it is, and whose seq, turn and place."""
+    """The thread that an inherited item belongs to, and that its seq, turn and place refer to; null for an own item."""
 
 
 class Context(Answer):
-    """What a model is shown, in order."""
+    """The items that a model is shown, in order."""
 
     hash: str
-    """sha256 over the items' digests, as `step.started` records it."""
+    """sha256 of the items' digests, as `step.started` records it."""
     count: int
     items: list[ContextItem]
 
@@ -242,10 +242,10 @@ class StateAnswer(Answer):
     chain: str
     """Hash chain of the thread up to this record."""
     position: Position
-    """Of the record; offset -1 before the first."""
+    """The position of the record; its offset is -1 before the first record."""
     fold_version: int
     state: dict[str, JsonValue]
-    """The folded control state, as `schemas/state.py` describes it. Its form belongs to the fold's version."""
+    """The folded control state, as `schemas/state.py` describes it. Its shape depends on `fold_version`."""
     context: Context
 
 
@@ -258,11 +258,11 @@ class Input(Answer):
     submitted_at: Time
     status: Literal["queued", "taken", "withdrawn", "discarded"]
     dropped: str | None
-    """Type of the event by which it was withdrawn or discarded."""
+    """Type of the event that withdrew or discarded the input."""
     turn: int | None
-    """That took it."""
+    """The turn that took the input."""
     step: int | None
-    """That took it; null where the turn took it at its start."""
+    """The step that took the input; null if the turn took it at its start."""
     items: list[JsonValue]
 
 
@@ -364,7 +364,7 @@ class ToolCall(Answer):
 
 
 class Approval(Answer):
-    """All that is needed to decide."""
+    """A call that waits for approval, with all that is needed to decide."""
 
     thread: str
     call: str
@@ -376,9 +376,9 @@ class Approval(Answer):
     args: dict[str, JsonValue]
     malformed: str | None
     call_hash: str
-    """To be given with the decision: it is bound to these arguments."""
+    """The decision has to contain this hash, which binds it to these arguments."""
     effect: str | None
-    """Of the tool, as the operator's policy has it now; null where the catalog lacks the tool."""
+    """The effect class of the tool by the operator's policy now; null if the catalog lacks the tool."""
     reason: str | None
     requested_at: Time
     expires_at: Time | None
@@ -386,7 +386,7 @@ class Approval(Answer):
 
 
 class UnknownCall(Answer):
-    """All that is needed to find out what the call did, and to settle it."""
+    """A call that may or may not have run, with all that is needed to find out and to settle it."""
 
     thread: str
     call: str
@@ -394,7 +394,7 @@ class UnknownCall(Answer):
     step: int
     index: int
     attempt: int
-    """To be given with the resolution: it is bound to this attempt. 0 for a call that was imported unfinished."""
+    """The resolution has to contain this attempt. It is 0 for a call that was imported unfinished."""
     tool: str
     args: dict[str, JsonValue]
     call_hash: str
@@ -403,10 +403,10 @@ class UnknownCall(Answer):
     executor: str | None
     claimed_at: Time | None
     evidence: str | None
-    """Why the attempt counts as lost."""
+    """The reason why the attempt counts as lost."""
     lost_attempts: int
     idempotency_key: str | None
-    """That the tool was given, the same for every attempt."""
+    """The key that the tool was given; every attempt has the same."""
     turn_status: TurnStatus
 
 
@@ -416,11 +416,11 @@ class PlanTask(Answer):
     instructions: str | None
     depends_on: list[str]
     left_out: bool
-    """The version does not name it: it ran when the version came in force, and is being stopped."""
+    """Whether the version lacks the task: it ran when the version came in force, and is being stopped."""
     status: Literal["proposed", "pending", "running", "succeeded", "failed", "cancelled", "continued"]
-    """`proposed` in a version that has not come in force; `continued` where it went on in the next."""
+    """`proposed` in a version that is not in force yet; `continued` if the task went on in the next version."""
     child: str | None
-    """The thread that works on it."""
+    """The thread that works on the task."""
     result: JsonValue
     changed_seq: int
     started_at: Time | None
@@ -431,14 +431,14 @@ class PlanVersion(Answer):
     version: int
     status: Literal["waiting", "in_force", "rejected", "superseded"]
     call: str | None
-    """The tool call that proposed it."""
+    """The tool call that proposed the version; null if a person or a backend did."""
     proposed_seq: int
     proposed_at: Time
     proposed_by: str
     decided_seq: int | None
     decided_at: Time | None
     decided_by: str | None
-    """A person, or a policy."""
+    """The person or the policy that decided."""
     decision_reason: str | None
     superseded_seq: int | None
     superseded_at: Time | None
@@ -497,15 +497,15 @@ class UnknownCallPage(Answer):
 
 class UsageEntry(Answer):
     day: str
-    """Of UTC, such as `2026-11-29`."""
+    """The day in UTC, such as `2026-11-29`."""
     model: str
     responses: int
     input_tokens: int
     output_tokens: int
     cached_tokens: int
-    """Of the input tokens, those that the provider had in its cache."""
+    """The input tokens that the provider read from its cache."""
     reasoning_tokens: int
-    """Of the output tokens, those that were reasoning."""
+    """The output tokens that were reasoning."""
 
 
 class UsagePage(Answer):
@@ -514,7 +514,7 @@ class UsagePage(Answer):
 
 
 class ProblemAnswer(BaseModel):
-    """RFC 9457. Some problems have members of their own, such as `errors` or `effect`."""
+    """A problem (RFC 9457). Some problems have further members, such as `errors` or `effect`."""
 
     model_config = ConfigDict(extra="allow")
 

@@ -55,7 +55,7 @@ async def read_body(
     media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if media_type != "application/json" and not media_type.endswith("+json"):
         # It also keeps web pages of other origins out: a browser asks before it sends JSON across.
-        raise ProblemError(Problem(UNSUPPORTED_MEDIA_TYPE, f"The body is declared as {media_type[:100] or 'nothing'}."))
+        raise ProblemError(Problem(UNSUPPORTED_MEDIA_TYPE, _wrong_media_type(media_type)))
     return parse(raw, model)
 
 
@@ -80,7 +80,9 @@ async def _read(request: Request, bytes_max: int, timeout_seconds: float) -> byt
             while True:
                 message = await request.receive()
                 if message["type"] == "http.disconnect":
-                    raise ProblemError(Problem(MALFORMED_JSON, "The client left before the body had arrived."))
+                    raise ProblemError(
+                        Problem(MALFORMED_JSON, "The connection ended before the whole body had arrived.")
+                    )
                 chunk: bytes = message.get("body", b"")
                 size_bytes += len(chunk)
                 if size_bytes > bytes_max:
@@ -93,8 +95,13 @@ async def _read(request: Request, bytes_max: int, timeout_seconds: float) -> byt
         raise ProblemError(Problem(MALFORMED_JSON, detail)) from None
 
 
+def _wrong_media_type(media_type: str) -> str:
+    said = f"Content-Type {media_type[:100]}" if media_type else "no Content-Type"
+    return f"The request has {said}; send application/json."
+
+
 def _oversize(bytes_max: int) -> Problem:
-    return Problem(TOO_LARGE, f"A request body may have {bytes_max} bytes.")
+    return Problem(TOO_LARGE, f"The request body is larger than the limit of {bytes_max} bytes.")
 
 
 def _refuse_unstorable(raw: bytes) -> None:

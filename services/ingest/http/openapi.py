@@ -17,12 +17,12 @@ from services.ingest.http.problems import ALWAYS, MEDIA_TYPE, ProblemType
 TITLE = "threadlog"
 VERSION = "1"
 DESCRIPTION = """
-Durable agent sessions. Commands are appended to a log and answered with 202 once the log has acknowledged them; what
-they came to is decided by their place in the log, and can be waited for (`wait=applied`). Reads come from views that
-follow the log; `at_least` makes a read wait until the views hold a position that a command has answered.
+Durable agent sessions. Commands are appended to a log and answered with 202 once the log has acknowledged them. Their
+place in the log decides their effect, and `wait=applied` waits for it. Reads come from views that follow the log;
+`at_least` makes a read wait until the views hold a position from the answer of a command.
 
 Errors are problems (RFC 9457). A POST with an `Idempotency-Key` can be sent again: the same key and body count once
-and are answered alike.
+and get the same answer.
 """
 EXAMPLES = Path(__file__).with_name("examples")
 
@@ -44,11 +44,11 @@ class Example(BaseModel):
     stream: str | None = None
     """The answer as server-sent events."""
     sends: str | None = None
-    """The request's body, where it is no JSON."""
+    """The request's body, if it is not JSON."""
     answers: str | None = None
-    """The answer, where it is no JSON."""
+    """The answer, if it is not JSON."""
     refusal: dict[str, JsonValue] | None = None
-    """The problem that another request to the same path is answered with."""
+    """The answer of another request to the same path, which is refused."""
 
 
 class Tagged(NamedTuple):
@@ -192,9 +192,9 @@ def _show(example: Example | None, described: dict[str, Any]) -> None:
 
 
 _SUCCESS = {
-    200: "It took effect, or here it is.",
-    201: "Stored; it was not there before.",
-    202: "Recorded. Without `wait=applied`, or where the wait was too long, its effect is not known yet.",
-    206: "The range that was asked for.",
-    304: "It is the one that you have.",
+    200: "The command took effect, or the answer has what was asked for.",
+    201: "The artifact was stored and is new.",
+    202: "The command was recorded. Its effect is not known: without `wait=applied`, or because the wait was too long.",
+    206: "The answer has the range that was asked for.",
+    304: "The artifact is the one that you have.",
 }

@@ -1,7 +1,7 @@
 """One declaration for each operation of the API: requests are read by it, and the API is described from it.
 
 An operation is a method with the decorator `operation`. The decorator names method, path, scope, answer and problems;
-the signature names everything that the request carries:
+the docstring is its description, and the signature names everything that the request carries:
 
 - `caller: Principal` comes first: who asks, once it is sure that they have the scope.
 - Then one argument for each `{part}` of the path, in order, annotated with a `PathPart`, which reads and describes it.
@@ -103,7 +103,6 @@ def operation(
     *scopes: Scope,
     summary: str,
     answer: type[BaseModel] | None,
-    description: str = "",
     statuses: Sequence[int] = (200,),
     problems: Iterable[ProblemType] = (),
     content: Mapping[str, Any] | None = None,
@@ -126,7 +125,7 @@ def operation(
                 path=path,
                 scopes=scopes,
                 summary=summary,
-                description=description,
+                description=inspect.getdoc(handler) or "",
                 answer=answer,
                 statuses=statuses,
                 problems=tuple(problems),

@@ -104,7 +104,7 @@ class ImportedFile(Body):
     path: Annotated[str, Field(min_length=1, max_length=1_024)]
     """Relative to a folder of all: companions are found by it, such as `a/tool-results/x.txt` beside `a.jsonl`."""
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
-    """Of the artifact as which it was uploaded."""
+    """sha256 of the artifact as which the file was uploaded."""
     size: Annotated[int, Field(ge=0, le=2**53 - 1)]
     companion: bool = False
     """Whether it is no session, but belongs to one."""
@@ -112,7 +112,7 @@ class ImportedFile(Body):
 
 class CreateImport(Body):
     tool: Literal["claude-code", "codex"]
-    """That recorded the sessions."""
+    """The tool that recorded the sessions."""
     files: Annotated[list[ImportedFile], Field(min_length=1, max_length=10_000)]
 
 
@@ -212,7 +212,7 @@ class CompactThread(Body):
 class DecideCall(Body):
     decision: Literal["approve", "deny"]
     call_hash: Hash
-    """Of the call that was looked at, as `tool_call.approval_requested` shows it."""
+    """The hash of the call that was looked at, as `tool_call.approval_requested` shows it."""
     reason: Note | None = None
     """Why it is denied; the model is told."""
     scope: Literal["call", "turn", "thread"] = "call"

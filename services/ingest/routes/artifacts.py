@@ -67,7 +67,7 @@ class DownloadParameters(Parameters):
         str | None,
         HEADER,
         _Text,
-        Field(alias="If-None-Match", description="An `ETag`: 304 where it is still that one, which it always is."),
+        Field(alias="If-None-Match", description="An `ETag`. The answer is 304 if it is that of the artifact."),
     ] = None
 
 
@@ -85,9 +85,6 @@ class ArtifactRoutes:
         "/v1/artifacts/{sha256}",
         "artifacts:write",
         summary="Upload an artifact",
-        description="The body is streamed, hashed and stored whole or not at all; putting it again changes nothing. "
-        "The `Content-Type` of the first upload is kept. What nothing names is collected after a while: name it soon, "
-        "or put it again.",
         answer=ArtifactAnswer,
         statuses=(200, 201),
         problems=(
@@ -101,6 +98,10 @@ class ArtifactRoutes:
         sends=BINARY,
     )
     async def put_artifact(self, caller: Principal, sha256: ArtifactPart, request: Request) -> Response:
+        """The body is streamed, hashed, and stored whole or not at all. Uploading it again changes nothing; the
+        `Content-Type` of the first upload is kept. An artifact that nothing names is collected after a while: name it
+        soon, or upload it again.
+        """
         media_type = request.headers.get("content-type", UNTYPED)
         if _MEDIA_TYPE.fullmatch(media_type) is None:
             raise ProblemError(invalid("header.content-type", "must be 1 to 200 visible ASCII characters"))
@@ -134,6 +135,9 @@ class ArtifactRoutes:
     async def get_artifact(
         self, caller: Principal, sha256: ArtifactPart, parameters: DownloadParameters, request: Request
     ) -> Response:
+        """The bytes never change, so they may be cached for ever. They are always sent as an attachment, whatever their
+        type.
+        """
         info = await self._info(caller.tenant, sha256)
         etag = f'"{sha256}"'
         headers = _headers(sha256, info)
@@ -162,11 +166,12 @@ class ArtifactRoutes:
         "HEAD",
         "/v1/artifacts/{sha256}",
         "artifacts:read",
-        summary="Size and type of an artifact, as headers",
+        summary="Read the size and type of an artifact, as headers",
         answer=None,
         problems=_OF_READS,
     )
     async def head_artifact(self, caller: Principal, sha256: ArtifactPart) -> Response:
+        """The headers are those of `GET`, without the bytes."""
         return Response(None, 200, _headers(sha256, await self._info(caller.tenant, sha256)))
 
     async def _info(self, tenant: TenantId, sha256: str) -> ArtifactInfo:

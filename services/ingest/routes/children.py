@@ -19,12 +19,6 @@ from services.ingest.http.requests import CreateChild
 from services.ingest.routes.parameters import CommandParameters, ThreadPart, run
 from services.ingest.routes.threads import NAMING_ARTIFACTS, TO_A_THREAD
 
-BEGINNING = """
-A thread below this one, with the configuration that is in force here, patched by `config`. It begins empty: unlike a
-fork, it inherits nothing that was said. No call waits for its end; children that a model begins by the tool
-`spawn_thread` answer for their call.
-"""
-
 
 @dataclass(frozen=True, slots=True)
 class ChildRoutes:
@@ -42,7 +36,6 @@ class ChildRoutes:
         "/v1/threads/{thread}/children",
         "threads:write",
         summary="Create a child thread",
-        description=BEGINNING,
         answer=CommandAnswer,
         statuses=(200, 202),
         problems=(*TO_A_THREAD, *NAMING_ARTIFACTS, NOT_FORKABLE, CHILD_TOO_DEEP, THREAD_CLOSING, STATE_OUT_OF_REACH),
@@ -51,6 +44,10 @@ class ChildRoutes:
     async def create_child(
         self, caller: Principal, parent: ThreadPart, parameters: CommandParameters, body: CreateChild
     ) -> Response:
+        """Create a thread below this one, with the configuration that is in force here, patched by `config`. The child
+        begins empty: unlike a fork, it inherits nothing that was said. No tool call waits for its end, unlike for
+        children that a model creates with the tool `spawn_thread`.
+        """
         sent = parameters.key
         command = accept_children.child_command(caller, parent, sent or draw_id(), keyed=sent is not None)
         # A child begins with the configuration that its parent has now, which is what a fork of the parent would read.

@@ -40,15 +40,6 @@ EVENT_STREAM: Final = "text/event-stream"
 SEQ_MAX: Final = 2**53 - 1
 """The largest number that is exact in clients that have only floating-point numbers."""
 
-DESCRIPTION = """
-With `Accept: text/event-stream`, server-sent events: first the thread's records after the cursor, then what comes.
-Each fact has its seq as `id`, its type as `event`, and as `data` the record with what the fold made of it: its
-`effect`, and the `reason` where that is not `applied`, so that a lost race explains itself. `delta` and `tool_output`
-are live only and carry no id. `cut` is the last event of a stream that the server ends; its `after` is
-the cursor to come back with.
-
-Otherwise a page: `{"events": [...], "next_after": n, "end": bool}`; `end` says that the views hold nothing later yet.
-"""
 
 _SEQ: JsonSchemaValue = {"type": "integer", "minimum": 0, "maximum": SEQ_MAX}
 _BEGINNING: Final[dict[str, JsonValue]] = {"default": 0}
@@ -62,7 +53,7 @@ class EventsParameters(Parameters):
     after: Annotated[
         str | None,
         WithJsonSchema(_SEQ),
-        Field(description="The cursor: the seq of the last record that is already here.", json_schema_extra=_BEGINNING),
+        Field(description="The cursor: the seq of the last record that you have.", json_schema_extra=_BEGINNING),
     ] = None
     last_event_id: Annotated[
         str | None,
@@ -70,7 +61,7 @@ class EventsParameters(Parameters):
         WithJsonSchema(_SEQ),
         Field(
             alias="Last-Event-ID",
-            description="The same, as browsers send it; it goes before `after`.",
+            description="The same, as browsers send it; it takes precedence over `after`.",
             json_schema_extra=_BEGINNING,
         ),
     ] = None
@@ -82,7 +73,7 @@ class EventsParameters(Parameters):
     effects: Annotated[
         Literal["all", "applied"],
         WithJsonSchema({"enum": ["all", "applied"]}),
-        Field(description="Show every record, or leave out those that took no effect."),
+        Field(description="Show every record, or only those that took effect."),
     ] = "all"
     at_least: Annotated[
         str | None,
@@ -99,9 +90,9 @@ class EventsParameters(Parameters):
 class EventsPage(BaseModel):
     events: list[dict[str, JsonValue]]
     next_after: int
-    """Cursor of the next page."""
+    """The cursor of the next page."""
     end: bool
-    """Whether the views held nothing later."""
+    """Whether the views hold no later event yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +110,6 @@ class EventRoutes:
         "/v1/threads/{thread}/events",
         "threads:read",
         summary="Follow or page through a thread's events",
-        description=DESCRIPTION,
         answer=EventsPage,
         problems=(BAD_CURSOR, THREAD_NOT_FOUND, INVALID_REQUEST, VIEWS_BEHIND, *OF_READS),
         content={EVENT_STREAM: {"schema": {"type": "string"}}},
@@ -127,6 +117,15 @@ class EventRoutes:
     async def events(
         self, _caller: Principal, thread: ThreadPart, parameters: EventsParameters, request: Request
     ) -> Response:
+        """With `Accept: text/event-stream` the answer is a stream of server-sent events: first the thread's records
+        after the cursor, then every new record. Each record has its seq as `id`, its type as `event`, and as `data` the
+        record itself with its `effect`. Unless the effect is `applied`, the `reason` explains why, such as a lost race.
+        `delta` and `tool_output` are only sent live and have no id. `cut` is the last event of a stream that the server
+        ends; its `after` is the cursor to continue with.
+
+        Otherwise the answer is a page: `{"events": [...], "next_after": n, "end": bool}`. `end` is true if the views
+        hold no later record yet.
+        """
         after = _cursor(parameters.last_event_id or parameters.after)
         limit = _limit(parameters.limit, self.pages)
         applied_only = parameters.effects == "applied"

@@ -39,17 +39,6 @@ from services.ingest.routes.parameters import CommandParameters, ThreadPart, Tur
 from services.ingest.routes.threads import TO_A_THREAD
 
 DIFF: Final = "text/x-diff"
-DIFFING = """
-What the built-in tools that change files (`write_file`, `apply_patch`, `restore_files`) made of each file, from before
-its first change in the turn to after its last. What commands changed was not recorded. With `Accept: text/x-diff` it is
-the diff alone, which `git apply` takes. Its size is bounded; what was left out is marked.
-"""
-RESTORING = """
-Each file gets what it held before the turn, and its permissions; one that the turn created is deleted. It is a recorded
-tool call in a turn of its own, approved by who asks, which asks no model. Where a turn is open or inputs wait: 409.
-Where a later recorded change touched one of the files: 409 with `files`. What was changed unrecorded, the call itself
-finds: it then fails with a list, and no file has changed. Needs the scopes `threads:write` and `tools:decide`.
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +56,16 @@ class FileHistoryRoutes:
         "/v1/threads/{thread}/turns/{turn}/diff",
         "threads:read",
         summary="Show what a turn did to files",
-        description=DIFFING,
         answer=DiffAnswer,
         problems=(THREAD_NOT_FOUND, NOT_FOUND, VIEWS_BEHIND, ARTIFACTS_UNAVAILABLE, *OF_READS),
         content={DIFF: {"schema": {"type": "string"}}},
     )
     async def get_diff(self, _caller: Principal, thread: ThreadPart, turn: TurnPart, request: Request) -> Response:
+        """Compare each file before its first change in the turn with the file after its last change, for changes by the
+        built-in tools (`write_file`, `apply_patch`, `restore_files`). Changes by commands are not recorded. With
+        `Accept: text/x-diff` the answer is the diff alone, which `git apply` accepts. The size is bounded; what was
+        left out is marked.
+        """
         net = net_changes(await self._changes(thread, turn))
         try:
             diffs = await self.diffs.of(thread.tenant, net)
@@ -88,8 +81,7 @@ class FileHistoryRoutes:
         "/v1/threads/{thread}/turns/{turn}/restore",
         "tools:decide",
         "threads:write",
-        summary="Put the files back that a turn changed",
-        description=RESTORING,
+        summary="Restore the files that a turn changed",
         answer=CommandAnswer,
         statuses=(200, 202),
         problems=(
@@ -107,6 +99,12 @@ class FileHistoryRoutes:
     async def restore_files(
         self, caller: Principal, thread: ThreadPart, turn: TurnPart, parameters: CommandParameters, _body: RestoreFiles
     ) -> Response:
+        """Needs the scopes `threads:write` and `tools:decide`. Each file gets the content and the permissions that it
+        had before the turn; a file that the turn created is deleted. This is a recorded tool call in a turn of its own,
+        approved by the caller, and asks no model. While a turn is open or inputs wait: 409. If a later recorded change
+        touched one of the files: 409 with `files`. If a file was changed without a record, the call itself fails with a
+        list, and changes no file.
+        """
         command = command_of(caller, f"turns/{turn}/restore", thread, parameters)
         net = net_changes(await self._changes(thread, turn))
         latest = await self.histories.latest(thread, [one.path for one in net]) if net else {}

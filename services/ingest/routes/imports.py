@@ -47,14 +47,15 @@ class ImportRoutes:
         "/v1/imports",
         "threads:write",
         summary="Import recorded sessions",
-        description="Of Claude Code or Codex. The files are named by the hashes under which they were uploaded as "
-        "artifacts. What they hold is added to threads of their own, one for each session; importing them again, or "
-        "longer snapshots of them, adds what is new.",
         answer=ImportAnswer,
         statuses=(202,),
         problems=(*OF_BODIES, IDEMPOTENCY_CONFLICT, *OF_READS),
     )
     async def create_import(self, caller: Principal, parameters: KeyParameter, body: CreateImport) -> Response:
+        """Import sessions of Claude Code or Codex. The files are named by the hashes under which they were uploaded as
+        artifacts. Each session is added to a thread of its own. Importing the same sessions again, or longer snapshots
+        of them, adds only what is new.
+        """
         if len(body.files) > self.files_max:
             detail = f"The import has {len(body.files)} files; the limit is {self.files_max}. Make several imports."
             raise ProblemError(Problem(TOO_LARGE, detail))
@@ -71,11 +72,12 @@ class ImportRoutes:
         "GET",
         "/v1/imports/{import}",
         "threads:read",
-        summary="See how far an import is",
+        summary="Read the progress of an import",
         answer=ImportAnswer,
         problems=(NOT_FOUND, *OF_READS),
     )
     async def get_import(self, caller: Principal, import_id: ImportPart) -> Response:
+        """`done` counts the files that are finished. `problem` says why the import failed or was interrupted."""
         return json_answer(await self._import(caller, import_id))
 
     @operation(
@@ -83,14 +85,15 @@ class ImportRoutes:
         "/v1/imports/{import}/files",
         "threads:read",
         summary="Read what was found in an import's files",
-        description="In the order in which they were named, those that are done. `after` is the number of the last "
-        "one.",
         answer=ImportFilePage,
         problems=(NOT_FOUND, *OF_READS),
     )
     async def list_import_files(
         self, caller: Principal, import_id: ImportPart, parameters: ImportFilesParameters
     ) -> Response:
+        """The list has the files that are done, in the order of the request. `after` is the number of the last file
+        that you have.
+        """
         await self._import(caller, import_id)
         limit = self.pages.limit(parameters.limit)
         return json_answer(await self.imports.files(caller.tenant, import_id, parameters.after, limit))

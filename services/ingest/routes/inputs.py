@@ -20,13 +20,6 @@ from services.ingest.routes.threads import NAMING_ARTIFACTS, TO_A_THREAD
 
 _INPUT = re.compile(r"[!-~]{1,200}")
 
-MODES = """
-`queue` waits for the next turn. `steer` is taken by the open turn before its next step; without one it starts a turn.
-`interrupt` cancels the open turn and starts the next. `reject` is refused with 409 while a turn is open or inputs wait.
-With `expected_turn`, which needs `steer`, it is refused with 409 unless that turn is open. The last two answer once
-they were folded. A thread that is closing takes none: 409. `GET …/inputs` shows which turn and step took each.
-"""
-
 
 @dataclass(frozen=True, slots=True)
 class InputRoutes:
@@ -41,7 +34,6 @@ class InputRoutes:
         "/v1/threads/{thread}/inputs",
         "threads:write",
         summary="Submit an input",
-        description=MODES,
         answer=CommandAnswer,
         statuses=(200, 202),
         problems=(*TO_A_THREAD, THREAD_CLOSING, QUEUE_FULL, *NAMING_ARTIFACTS),
@@ -49,6 +41,17 @@ class InputRoutes:
     async def submit_input(
         self, caller: Principal, thread: ThreadPart, parameters: CommandParameters, body: SubmitInput
     ) -> Response:
+        """Submit what a person says to the thread. The `mode` decides when a turn takes it:
+
+        - `queue` waits for the next turn.
+        - `steer` is taken by the open turn before its next step. Without an open turn it starts one. With
+          `expected_turn` it is refused with 409 unless that turn is open.
+        - `interrupt` cancels the open turn and starts the next.
+        - `reject` is refused with 409 while a turn is open or inputs wait.
+
+        `reject`, and `steer` with `expected_turn`, are answered once their effect is known. A thread that is closing
+        takes no input: 409. `GET …/inputs` shows which turn and step took each input.
+        """
         command = command_of(caller, "inputs", thread, parameters)
         sizes = await self.artifacts.sizes(caller.tenant, body)
         return await run(self.commands, accept.submit_input(command, body, self.limits, sizes), parameters)
@@ -57,9 +60,7 @@ class InputRoutes:
         "POST",
         "/v1/threads/{thread}/inputs/{input}/withdraw",
         "threads:write",
-        summary="Take an input back that no turn has taken",
-        description="Where it has left the queue: 409 with `input_status` and, once it was taken, the `turn` and "
-        "`step`.",
+        summary="Withdraw an input that no turn has taken",
         answer=CommandAnswer,
         statuses=(200, 202),
         problems=(*TO_A_THREAD, NOT_FOUND),
@@ -73,6 +74,9 @@ class InputRoutes:
         parameters: CommandParameters,
         _body: WithdrawInput,
     ) -> Response:
+        """Remove an input from the queue. If it has left the queue: 409 with `input_status` and, once a turn has taken
+        it, with `turn` and `step`.
+        """
         command = command_of(caller, f"inputs/{input_id}/withdraw", thread, parameters)
         if _INPUT.fullmatch(input_id) is None:
             raise ProblemError(Problem(NOT_FOUND, "The thread has no such input."))
@@ -83,9 +87,6 @@ class InputRoutes:
         "/v1/threads/{thread}/turns/{turn}/cancel",
         "threads:write",
         summary="Cancel an open turn",
-        description="The model call is dropped, waiting approvals are settled, running tools are stopped; what had "
-        "finished stays. Untaken steering inputs stay queued unless `discard` is set. A second cancel changes nothing "
-        "and is answered as the first, with the effect `superseded`; a turn that has ended cannot be cancelled: 409.",
         answer=CommandAnswer,
         statuses=(200, 202),
         problems=(*TO_A_THREAD, NOT_FOUND),
@@ -94,5 +95,9 @@ class InputRoutes:
     async def cancel_turn(
         self, caller: Principal, thread: ThreadPart, turn: TurnPart, parameters: CommandParameters, body: CancelTurn
     ) -> Response:
+        """Drop the model call, settle waiting approvals, and stop running tools. What had finished stays. Steering
+        inputs that no step has taken stay queued unless `discard` is set. A second cancel changes nothing and gets the
+        same answer as the first, with the effect `superseded`. A turn that has ended cannot be cancelled: 409.
+        """
         command = command_of(caller, f"turns/{turn}/cancel", thread, parameters)
         return await run(self.commands, accept.cancel_turn(command, turn, body), parameters)

@@ -19,22 +19,6 @@ from services.ingest.http.requests import CompactThread, ForkThread, RewindThrea
 from services.ingest.routes.parameters import CommandParameters, ThreadPart, command_of, run
 from services.ingest.routes.threads import NAMING_ARTIFACTS, TO_A_THREAD
 
-FORKING = """
-A thread that begins with what this one had come to at a record or the end of a turn, by reference: nothing is copied,
-and usage and effects of what it inherits stay this thread's. It takes the configuration that was in force there, and
-neither queue, plan nor approvals. A fork of an open turn has what is settled of it; `fork` in the answer says at which
-seq it was made and why. The thread may be closed or archived, and may be a fork itself.
-"""
-REWINDING = """
-Turns after `to_turn` leave the context. They stay in history, and can be forked from; the next turn goes on counting
-from the last that there was. Where a turn is open: 409.
-"""
-COMPACTING = """
-A summary by the thread's model takes the place of what was said so far, before anything else is asked of it; history
-stays whole. A second request changes nothing while one stands. Where the model gives no summary in a few tries, the
-thread goes on as it was, with `context.compaction_failed` among its events. Where a step is open: 409.
-"""
-
 
 @dataclass(frozen=True, slots=True)
 class LineageRoutes:
@@ -50,7 +34,6 @@ class LineageRoutes:
         "/v1/threads/{thread}/fork",
         "threads:write",
         summary="Fork a thread",
-        description=FORKING,
         answer=ForkAnswer,
         statuses=(200, 202),
         problems=(*TO_A_THREAD, *NAMING_ARTIFACTS, NOT_FORKABLE, FORK_POINT, STATE_OUT_OF_REACH),
@@ -59,6 +42,12 @@ class LineageRoutes:
     async def fork_thread(
         self, caller: Principal, parent: ThreadPart, parameters: CommandParameters, body: ForkThread
     ) -> Response:
+        """Create a thread that begins with the context of this one at a record or at the end of a turn. The context is
+        inherited by reference: nothing is copied, and the usage and effects of what it inherits still belong to this
+        thread. The fork has the configuration that was in force there, and no queue, plan or approvals. A fork of an
+        open turn contains what is settled of it; `fork` in the answer says at which seq it was made, and why. The
+        thread may be closed or archived, and may be a fork itself.
+        """
         sent = parameters.key
         command = accept_lineage.fork_command(caller, parent, sent or draw_id(), keyed=sent is not None)
         at = ForkAt() if body.at is None else ForkAt(body.at.seq, body.at.turn)
@@ -72,7 +61,6 @@ class LineageRoutes:
         "/v1/threads/{thread}/rewind",
         "threads:write",
         summary="Go back to an earlier turn",
-        description=REWINDING,
         answer=CommandAnswer,
         statuses=(200, 202),
         problems=TO_A_THREAD,
@@ -80,6 +68,9 @@ class LineageRoutes:
     async def rewind_thread(
         self, caller: Principal, thread: ThreadPart, parameters: CommandParameters, body: RewindThread
     ) -> Response:
+        """Remove the turns after `to_turn` from the context. They stay in the history and can be forked from; the
+        numbers of later turns continue after the last turn. While a turn is open: 409.
+        """
         command = command_of(caller, "rewind", thread, parameters)
         return await run(self.commands, accept_lineage.rewind_thread(command, body), parameters)
 
@@ -87,8 +78,7 @@ class LineageRoutes:
         "POST",
         "/v1/threads/{thread}/compact",
         "threads:write",
-        summary="Ask for a summary in place of the conversation so far",
-        description=COMPACTING,
+        summary="Replace the conversation so far by a summary",
         answer=CommandAnswer,
         statuses=(200, 202),
         problems=TO_A_THREAD,
@@ -97,5 +87,10 @@ class LineageRoutes:
     async def compact_thread(
         self, caller: Principal, thread: ThreadPart, parameters: CommandParameters, _body: CompactThread
     ) -> Response:
+        """Replace the conversation so far by a summary of the thread's model, before the model is asked anything else.
+        The history stays complete. A second request changes nothing while the first waits. If the model gives no
+        summary in a few tries, the thread continues unchanged, with `context.compaction_failed` among its events. While
+        a step is open: 409.
+        """
         command = command_of(caller, "compact", thread, parameters)
         return await run(self.commands, accept_lineage.compact_thread(command), parameters)

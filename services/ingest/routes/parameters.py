@@ -131,13 +131,13 @@ async def run(commands: Commands, accepted: Accepted | Problem, parameters: Comm
 # Reads
 
 
-Cursor = Annotated[str | None, Field(description="`next_cursor` of the page before.", max_length=2_000)]
-Limit = Annotated[int | None, Field(description="Entries of a page.", ge=1, le=1_000)]
+Cursor = Annotated[str | None, Field(description="`next_cursor` of the previous page.", max_length=2_000)]
+Limit = Annotated[int | None, Field(description="Number of entries of a page.", ge=1, le=1_000)]
 AT_LEAST_MEANS: Final = (
     "Wait until the views hold this: `partition:offset` of a command's answer, or a seq of the thread."
 )
 AtLeast = Annotated[str | None, Field(description=AT_LEAST_MEANS, max_length=60)]
-ThreadName = Annotated[str | None, Field(description="Only this thread's.", max_length=200)]
+ThreadName = Annotated[str | None, Field(description="Only entries of this thread.", max_length=200)]
 
 
 class AtLeastParameter(Parameters):

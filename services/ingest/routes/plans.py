@@ -37,11 +37,6 @@ class PlanRoutes:
         "/v1/threads/{thread}/plan",
         "threads:write",
         summary="Propose a plan, or another version of it",
-        description="Tasks that depend on each other: each runs as a child thread once those that it depends on have "
-        "succeeded. By the thread's `plan_approval` the version comes in force at once, or waits for a decision. It "
-        "takes the place of a version that waits; once it is in force, tasks that it keeps by their id go on, those "
-        "that had failed or were cancelled begin anew, and the others are stopped. Without `version` it is the next "
-        "one; with it, one that another has taken meanwhile is refused: 409.",
         answer=CommandAnswer,
         statuses=(200, 202),
         problems=TO_A_THREAD,
@@ -49,6 +44,12 @@ class PlanRoutes:
     async def propose_plan(
         self, caller: Principal, thread: ThreadPart, parameters: CommandParameters, body: ProposePlan
     ) -> Response:
+        """Propose tasks that depend on each other. Each task runs as a child thread once the tasks that it depends on
+        have succeeded. The thread's `plan_approval` decides whether the version is in force at once or waits for a
+        decision. It replaces a version that waits. Once it is in force, tasks that it keeps by their id continue, those
+        that had failed or were cancelled start again, and the others are stopped. Without `version` it becomes the next
+        one; with a `version` that another plan has taken meanwhile: 409.
+        """
         command = command_of(caller, "plan", thread, parameters)
         tasks = accept_plans.plan_of(body, self.limits)
         if isinstance(tasks, Problem):
@@ -66,9 +67,6 @@ class PlanRoutes:
         "/v1/threads/{thread}/plan/{version}/decision",
         "tools:decide",
         summary="Approve or reject a version of the plan",
-        description="The first answer in the log counts, whoever gives it; it dies with its version. A later one is "
-        "told what was decided: 409 with `decided` {by, decision, at, reason} and `plan` {version, status}. The reason "
-        "of a rejection is told to the model that proposed the version. Needs the scope `tools:decide`.",
         answer=CommandAnswer,
         statuses=(200, 202),
         problems=(*TO_A_THREAD, NOT_FOUND),
@@ -81,6 +79,10 @@ class PlanRoutes:
         parameters: CommandParameters,
         body: DecidePlan,
     ) -> Response:
+        """Needs the scope `tools:decide`. The first answer in the log counts, whoever gives it, and holds for this
+        version only. A later answer gets 409 with `decided` {by, decision, at, reason} and `plan` {version, status}.
+        The reason of a rejection is shown to the model that proposed the version.
+        """
         command = command_of(caller, f"plan/{version}/decision", thread, parameters)
         await self._require_version(command, version)
         return await run(self.commands, accept_plans.decide_plan(command, version, body), parameters)

@@ -77,97 +77,108 @@ class ReadRoutes:
         "GET",
         "/v1/threads/{thread}/inputs",
         "threads:read",
-        summary="What was submitted, and which turn and step took it",
-        description="Inputs that a turn took at its start have no step. `dropped` names the event by which one left "
-        "the queue without reaching a model.",
+        summary="List inputs, and which turn and step took them",
         answer=InputPage,
         problems=OF_A_THREAD,
     )
     async def list_inputs(self, caller: Principal, thread: ThreadPart, parameters: PageParameters) -> Response:
+        """Inputs that a turn took at its start have no step. `dropped` names the event that removed an input from the
+        queue before it reached a model.
+        """
         return await self._page(INPUTS, caller, thread, parameters)
 
     @operation(
         "GET",
         "/v1/threads/{thread}/items",
         "threads:read",
-        summary="What was said: messages, reasoning, calls, results",
+        summary="List what was said: messages, reasoning, calls, results",
         answer=ItemPage,
         problems=OF_A_THREAD,
     )
     async def list_items(self, caller: Principal, thread: ThreadPart, parameters: PageParameters) -> Response:
+        """Items that a rewind or a compaction has removed from the context stay in the list, with the seq that removed
+        them.
+        """
         return await self._page(ITEMS, caller, thread, parameters)
 
     @operation(
         "GET",
         "/v1/threads/{thread}/turns",
         "threads:read",
-        summary="The thread's turns",
+        summary="List the thread's turns",
         answer=TurnPage,
         problems=OF_A_THREAD,
     )
     async def list_turns(self, caller: Principal, thread: ThreadPart, parameters: PageParameters) -> Response:
+        """Each turn has its status, its outcome, the inputs that it took, and the tokens that it used."""
         return await self._page(TURNS, caller, thread, parameters)
 
     @operation(
         "GET",
         "/v1/threads/{thread}/steps",
         "threads:read",
-        summary="The model calls of the thread's turns",
+        summary="List the model calls of the thread's turns",
         answer=StepPage,
         problems=OF_A_THREAD,
     )
     async def list_steps(self, caller: Principal, thread: ThreadPart, parameters: PageParameters) -> Response:
+        """Each step has its attempts, its last error, and the tokens that the provider counted."""
         return await self._page(STEPS, caller, thread, parameters)
 
     @operation(
         "GET",
         "/v1/threads/{thread}/tool-calls",
         "threads:read",
-        summary="The thread's tool calls, with their results",
+        summary="List the thread's tool calls, with their results",
         answer=ToolCallPage,
         problems=OF_A_THREAD,
     )
     async def list_tool_calls(self, caller: Principal, thread: ThreadPart, parameters: PageParameters) -> Response:
+        """Each call has its arguments, its approval, its attempts and its result."""
         return await self._page(TOOL_CALLS, caller, thread, parameters)
 
     @operation(
         "GET",
         "/v1/threads/{thread}/children",
         "threads:read",
-        summary="The thread's child threads, in order of their ids",
-        description="`parent_call` or `parent_task` says what of the thread each works for; neither does where a "
-        "person or a backend created it. Of forks, `GET /v1/threads/{thread}` names the parent.",
+        summary="List the thread's child threads, in the order of their ids",
         answer=ChildPage,
         problems=OF_A_THREAD,
     )
     async def list_children(self, caller: Principal, thread: ThreadPart, parameters: PageParameters) -> Response:
+        """`parent_call` or `parent_task` names what the child works for; both are null if a person or a backend created
+        it. The parent of a fork is in `GET /v1/threads/{thread}`.
+        """
         return await self._page(CHILDREN, caller, thread, parameters)
 
     @operation(
         "GET",
         "/v1/threads/{thread}/plan",
         "threads:read",
-        summary="The versions of the thread's plan, the newest first",
-        description="Who proposed and who answered each, when and why, and its graph: of a version that came in force "
-        "with the status, the child thread and the result of each task. One is `in_force` at most, and one is "
-        "`waiting`.",
+        summary="List the versions of the thread's plan, the newest first",
         answer=PlanPage,
         problems=OF_A_THREAD,
     )
     async def get_plan(self, caller: Principal, thread: ThreadPart, parameters: PageParameters) -> Response:
+        """Each version has who proposed it, who decided on it, when and why, and its tasks. A version that came in
+        force has the status, the child thread and the result of each task. At most one version is `in_force`, and at
+        most one is `waiting`.
+        """
         return await self._page(PLAN, caller, thread, parameters)
 
     @operation(
         "GET",
         "/v1/approvals",
         "threads:read",
-        summary="Calls that wait for a person's approval",
-        description="Of all threads of the tenant, or of one. Each is answered by `POST …/tool-calls/{call}/decision` "
-        "with its `call_hash`, through any instance and by any client; the first answer in the log counts.",
+        summary="List calls that wait for a person's approval",
         answer=ApprovalPage,
         problems=OF_A_THREAD,
     )
     async def list_approvals(self, caller: Principal, parameters: ThreadPageParameters) -> Response:
+        """The list covers all threads of the tenant, or one thread. Answer a call with `POST
+        …/tool-calls/{call}/decision` and its `call_hash`, through any instance and from any client; the first answer in
+        the log counts.
+        """
         key = None if parameters.thread is None else thread_key(caller.tenant, parameters.thread)
         # A call that waits was not dispatched yet, so no record names its effect class: the operator's policy does.
         return await self._page(
@@ -178,13 +189,14 @@ class ReadRoutes:
         "GET",
         "/v1/unknown-calls",
         "threads:read",
-        summary="Calls of which is not known whether they ran",
-        description="Of all threads of the tenant, or of one. Each is settled by `POST …/tool-calls/{call}/resolution` "
-        "with its `attempt`. `again` is possible while `turn_status` is `open`.",
+        summary="List calls that may or may not have run",
         answer=UnknownCallPage,
         problems=OF_A_THREAD,
     )
     async def list_unknown_calls(self, caller: Principal, parameters: ThreadPageParameters) -> Response:
+        """The list covers all threads of the tenant, or one thread. Settle a call with `POST
+        …/tool-calls/{call}/resolution` and its `attempt`. `again` is possible while `turn_status` is `open`.
+        """
         key = None if parameters.thread is None else thread_key(caller.tenant, parameters.thread)
         return await self._page(UNKNOWN_CALLS, caller, key, parameters)
 
@@ -192,14 +204,16 @@ class ReadRoutes:
         "GET",
         "/v1/threads/{thread}/commands/{event_id}",
         "threads:read",
-        summary="What became of a command",
-        description="By the id of its event, as the command's answer names it. 404 while the views do not hold it yet.",
+        summary="Read the effect of a command",
         answer=CommandRecord,
         problems=(*OF_A_THREAD, NOT_FOUND),
     )
     async def get_command(
         self, _caller: Principal, thread: ThreadPart, event_id: EventPart, parameters: AtLeastParameter
     ) -> Response:
+        """Find the command by the id of its event, which the command's answer contains. The answer is 404 until the
+        views hold the event.
+        """
         await self.at_least.wait(parameters.at_least, thread)
         await self.known.require_viewed(thread)
         parsed = parse_event_id(event_id)

@@ -24,11 +24,6 @@ from services.ingest.reads.state_at import StatesAt, beyond, to_json
 from services.ingest.routes.parameters import AtLeast, ThreadPart
 from services.ingest.streams.history import SEQ_MAX
 
-DESCRIPTION = """
-The folded control state after the record at `at`, and the items that a model is shown of the thread by then: the same
-that a fold of the log gives. Without `at`: as of now. An earlier state is folded when it is asked for, within limits.
-"""
-
 
 class StateParameters(Parameters):
     at: Annotated[
@@ -49,12 +44,15 @@ class StateRoutes:
         "GET",
         "/v1/threads/{thread}/state",
         "threads:read",
-        summary="Read what a thread had come to at one of its records",
-        description=DESCRIPTION,
+        summary="Read the thread's state at one of its records",
         answer=StateAnswer,
         problems=(THREAD_NOT_FOUND, BAD_CURSOR, STATE_OUT_OF_REACH, VIEWS_BEHIND, LOG_UNAVAILABLE, *OF_READS),
     )
     async def get_state(self, _caller: Principal, thread: ThreadPart, parameters: StateParameters) -> Response:
+        """Read the folded control state after the record at `at`, and the items that a model was shown of the thread by
+        then. Both are the same that a fold of the log gives. Without `at`, read the newest state. An earlier state is
+        folded on request, within limits.
+        """
         await self.at_least.wait(parameters.at_least, thread)
         await self.known.require_viewed(thread)
         state = await self.states.state(thread, parameters.at)

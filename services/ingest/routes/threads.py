@@ -68,9 +68,12 @@ class ThreadsParameters(Parameters):
     limit: Limit = None
     archived: bool | None = None
     status: Status | None = None
-    updated_after: Annotated[str | None, Field(description="RFC 3339, with a zone.", max_length=60)] = None
+    updated_after: Annotated[
+        str | None,
+        Field(description="Only threads that changed after this time: RFC 3339, with a zone.", max_length=60),
+    ] = None
     label: Annotated[
-        list[str] | None, Field(description="`name:value`; threads that have all of them.", max_length=16)
+        list[str] | None, Field(description="`name:value`. Only threads that have all of these labels.", max_length=16)
     ] = None
     at_least: AtLeast = None
 
@@ -98,6 +101,7 @@ class ThreadRoutes:
         problems=(*OF_COMMANDS, *NAMING_ARTIFACTS),
     )
     async def create_thread(self, caller: Principal, parameters: CommandParameters, body: CreateThread) -> Response:
+        """Create a thread. If the request has an `input`, the thread's first turn starts at once."""
         sent = parameters.key
         command = accept.create_command(caller, sent or draw_id(), keyed=sent is not None)
         sizes = await self.artifacts.sizes(caller.tenant, body.input, body.config)
@@ -108,7 +112,6 @@ class ThreadRoutes:
         "/v1/threads/{thread}",
         "threads:write",
         summary="Describe, configure or archive a thread",
-        description="The configuration takes a merge patch (RFC 7396); it is in force from the next turn.",
         answer=CommandAnswer,
         statuses=(200, 202),
         problems=(*TO_A_THREAD, *NAMING_ARTIFACTS),
@@ -116,6 +119,9 @@ class ThreadRoutes:
     async def patch_thread(
         self, caller: Principal, thread: ThreadPart, parameters: CommandParameters, body: PatchThread
     ) -> Response:
+        """Change the title, the labels, the configuration, or whether the thread is archived. The configuration takes a
+        merge patch (RFC 7396), which is in force from the next turn.
+        """
         command = command_of(caller, "patch", thread, parameters)
         await self.artifacts.sizes(caller.tenant, config=body.config)
         return await run(self.commands, accept.patch_thread(command, body, self.limits), parameters)
@@ -125,7 +131,6 @@ class ThreadRoutes:
         "/v1/threads/{thread}/close",
         "threads:write",
         summary="Close a thread for good",
-        description="No new input or turn; the open turn is cancelled, the queue discarded.",
         answer=CommandAnswer,
         statuses=(200, 202),
         problems=TO_A_THREAD,
@@ -134,6 +139,9 @@ class ThreadRoutes:
     async def close_thread(
         self, caller: Principal, thread: ThreadPart, parameters: CommandParameters, body: CloseThread
     ) -> Response:
+        """Close the thread: it takes no new input and starts no new turn. The open turn is cancelled and the queue is
+        discarded.
+        """
         command = command_of(caller, "close", thread, parameters)
         return await run(self.commands, accept.close_thread(command, body), parameters)
 
@@ -146,6 +154,9 @@ class ThreadRoutes:
         problems=(THREAD_NOT_FOUND, BAD_CURSOR, VIEWS_BEHIND, *OF_READS),
     )
     async def get_thread(self, _caller: Principal, thread: ThreadPart, parameters: AtLeastParameter) -> Response:
+        """Read the thread as the views have it: its state, its configuration, and the thread that it was forked or
+        created from.
+        """
         await self.at_least.wait(parameters.at_least, thread)
         if thread.ephemeral:
             return json_answer(await self.views.thread(thread))
@@ -167,6 +178,9 @@ class ThreadRoutes:
         problems=(BAD_CURSOR, INVALID_REQUEST, VIEWS_BEHIND, *OF_READS),
     )
     async def list_threads(self, caller: Principal, parameters: ThreadsParameters) -> Response:
+        """Filters narrow the list; a page with a filter may be short or empty although more threads follow, so continue
+        until `next_cursor` is null.
+        """
         chosen = ThreadFilter(
             parameters.archived,
             parameters.status,

@@ -31,11 +31,6 @@ from services.ingest.http.requests import DecideCall, PostResult, ResolveCall
 from services.ingest.routes.parameters import CallPart, CommandParameters, ThreadPart, command_of, run
 from services.ingest.routes.threads import TO_A_THREAD
 
-WHO_DECIDED = (
-    "A later answer is told what was decided: 409 with `decided` {by, decision, at, reason}, with `call` as it is now, "
-    "and with `recorded` {outcome, at, result} once the call is settled."
-)
-
 
 @dataclass(frozen=True, slots=True)
 class ToolCallRoutes:
@@ -52,8 +47,6 @@ class ToolCallRoutes:
         "/v1/threads/{thread}/tool-calls/{call}/decision",
         "tools:decide",
         summary="Approve or deny a tool call",
-        description="Bound to the hash of the call that was looked at. The first answer in the log counts, whoever "
-        f"gives it. {WHO_DECIDED} Edited `args` have to fit the tool's schema. Needs the scope `tools:decide`.",
         answer=CommandAnswer,
         statuses=(200, 202),
         problems=(*TO_A_THREAD, NOT_FOUND, TOOL_NOT_IN_CATALOG, ARGUMENTS_DO_NOT_FIT, CATALOG_NOT_LOADED),
@@ -61,6 +54,11 @@ class ToolCallRoutes:
     async def decide_call(
         self, caller: Principal, thread: ThreadPart, call: CallPart, parameters: CommandParameters, body: DecideCall
     ) -> Response:
+        """Needs the scope `tools:decide`. The decision is bound to the hash of the call that was looked at. The first
+        answer in the log counts, whoever gives it. A later answer gets 409 with `decided` {by, decision, at, reason},
+        with `call` as it is now, and with `recorded` {outcome, at, result} once the call is settled. Edited `args` have
+        to fit the tool's schema.
+        """
         command = command_of(caller, f"tool-calls/{call}/decision", thread, parameters)
         if body.args is not None:
             facts = await self._facts(command, call)
@@ -78,8 +76,6 @@ class ToolCallRoutes:
         "/v1/threads/{thread}/tool-calls/{call}/result",
         "threads:write",
         summary="Post the result of a client tool's call",
-        description="For tools of the pool `client`, which run in your backend. The first result counts: the same one "
-        "again is answered alike, another one is told what was recorded: 409 with `recorded` {outcome, at, result}.",
         answer=CommandAnswer,
         statuses=(200, 202),
         problems=(*TO_A_THREAD, NOT_FOUND, CALL_NOT_OPEN),
@@ -87,6 +83,9 @@ class ToolCallRoutes:
     async def post_result(
         self, caller: Principal, thread: ThreadPart, call: CallPart, parameters: CommandParameters, body: PostResult
     ) -> Response:
+        """Answer a call of a tool of the pool `client`, which runs in your backend. The first result counts: sending it
+        again gets the same answer, and a different result gets 409 with `recorded` {outcome, at, result}.
+        """
         command = command_of(caller, f"tool-calls/{call}/result", thread, parameters)
         # The result has to name the claim that is in force, not one that a later dispatch has replaced. Whoever follows
         # the thread may have seen that dispatch before the views hold it, so the views are waited for.
@@ -99,10 +98,7 @@ class ToolCallRoutes:
         "POST",
         "/v1/threads/{thread}/tool-calls/{call}/resolution",
         "tools:decide",
-        summary="Settle a call of which is not known whether it ran",
-        description="Say that it succeeded or failed, and with which result; have it run `again`, while its turn is "
-        "open; or give it up (`abandoned`). Bound to the attempt that was looked at. "
-        f"{WHO_DECIDED} Needs the scope `tools:decide`.",
+        summary="Settle a call that may or may not have run",
         answer=CommandAnswer,
         statuses=(200, 202),
         problems=(*TO_A_THREAD, NOT_FOUND),
@@ -110,6 +106,11 @@ class ToolCallRoutes:
     async def resolve_call(
         self, caller: Principal, thread: ThreadPart, call: CallPart, parameters: CommandParameters, body: ResolveCall
     ) -> Response:
+        """Needs the scope `tools:decide`. Say that the call succeeded or failed, and with which result; or run it
+        `again`, while its turn is open; or give it up (`abandoned`). The resolution is bound to the attempt that was
+        looked at. A later answer gets 409 with `decided` {by, decision, at, reason}, with `call` as it is now, and with
+        `recorded` {outcome, at, result} once the call is settled.
+        """
         command = command_of(caller, f"tool-calls/{call}/resolution", thread, parameters)
         await self._require_call(command, call)
         return await run(self.commands, accept_calls.resolve_call(command, call, body, self.limits), parameters)

@@ -34,10 +34,10 @@ class UsageParameters(Parameters):
     thread: ThreadName = None
     begin: Annotated[
         str | None,
-        Field(alias="from", description="RFC 3339, with a zone. Without it 30 days before `to`.", max_length=60),
+        Field(alias="from", description="Begin: RFC 3339, with a zone [default: 30 days before `to`].", max_length=60),
     ] = None
     end: Annotated[
-        str | None, Field(alias="to", description="RFC 3339, with a zone. Without it now.", max_length=60)
+        str | None, Field(alias="to", description="End: RFC 3339, with a zone [default: now].", max_length=60)
     ] = None
     cursor: Cursor = None
     limit: Limit = None
@@ -60,14 +60,15 @@ class UsageRoutes:
         "GET",
         "/v1/usage",
         "threads:read",
-        summary="What was used, by day and model",
-        description="Tokens as the providers counted them, of each response once: where a thread is a copy of another, "
-        "the thread that recorded the response first is the one it counts for. Responses that lost a race count too: "
-        "they were paid for. Days are those of UTC. After a rebuild of the views the numbers are the same.",
+        summary="Read token usage, by day and model",
         answer=UsagePage,
         problems=(THREAD_NOT_FOUND, BAD_CURSOR, VIEWS_BEHIND, *OF_READS),
     )
     async def list_usage(self, caller: Principal, parameters: UsageParameters) -> Response:
+        """Tokens as the providers counted them, each response once. If a thread is a copy of another, a response counts
+        for the thread that recorded it first. Responses that lost a race count too, since they were paid for. Days are
+        days of UTC. A rebuild of the views does not change the numbers.
+        """
         key = None if parameters.thread is None else thread_key(caller.tenant, parameters.thread)
         from_ms, to_ms = self._range(moment_of("from", parameters.begin), moment_of("to", parameters.end))
         await self.at_least.wait(parameters.at_least, key)

@@ -28,12 +28,17 @@ TOPIC_PATTERN = r"^[A-Za-z0-9._-]{1,249}$"
 class DeadLettersParameters(Parameters):
     cursor: Cursor = None
     limit: Limit = None
-    tenant: Annotated[str | None, Field(description="Only of this tenant's keys.", pattern=NAME_PATTERN)] = None
-    topic: Annotated[str | None, Field(description="Only of this topic.", pattern=TOPIC_PATTERN)] = None
-    partition: Annotated[int | None, Field(description="Only of this partition.", ge=0, le=PARTITION_MAX)] = None
-    fault: Annotated[Fault | None, Field(description="Only of this class.")] = None
+    tenant: Annotated[
+        str | None, Field(description="Only records whose key names this tenant.", pattern=NAME_PATTERN)
+    ] = None
+    topic: Annotated[str | None, Field(description="Only records of this topic.", pattern=TOPIC_PATTERN)] = None
+    partition: Annotated[int | None, Field(description="Only records of this partition.", ge=0, le=PARTITION_MAX)] = (
+        None
+    )
+    fault: Annotated[Fault | None, Field(description="Only faults of this class.")] = None
     since: Annotated[
-        str | None, Field(description="Only from this time of the broker's on. RFC 3339, with a zone.", max_length=60)
+        str | None,
+        Field(description="Only records from this time of the broker on: RFC 3339, with a zone.", max_length=60),
     ] = None
 
 
@@ -49,23 +54,25 @@ class StuckRoutes:
         "GET",
         "/v1/ops/stuck",
         "ops",
-        summary="Threads and partitions that make no progress though they should",
-        description="Of all tenants, with the reason and what to do. Needs the scope `ops`.",
+        summary="List threads and partitions that should make progress and do not",
         answer=Stuck,
     )
     async def list_stuck(self, _caller: Principal) -> Response:
+        """Needs the scope `ops`. The list covers all tenants, with the reason and what to do."""
         return json_answer(await self.ops.stuck())
 
     @operation(
         "GET",
         "/v1/ops/dead-letters",
         "ops",
-        summary="Records that could not be decoded or stored",
-        description="Of all tenants, the newest first; on the topic `thread-events-dlq` too. Needs the scope `ops`.",
+        summary="List records that could not be decoded or stored",
         answer=DeadLetterPage,
         problems=(BAD_CURSOR, *OF_READS),
     )
     async def list_dead_letters(self, _caller: Principal, parameters: DeadLettersParameters) -> Response:
+        """Needs the scope `ops`. The list covers all tenants, the newest first. The records are on the topic
+        `thread-events-dlq`, too.
+        """
         chosen = DeadLetterFilter(
             parameters.tenant,
             parameters.topic,

@@ -23,13 +23,13 @@ class WindowsParameters(Parameters):
     limit: Limit = None
     begin: Annotated[
         str | None,
-        Field(alias="from", description="RFC 3339, with a zone. Without it an hour before `to`.", max_length=60),
+        Field(alias="from", description="Begin: RFC 3339, with a zone [default: an hour before `to`].", max_length=60),
     ] = None
     end: Annotated[
-        str | None, Field(alias="to", description="RFC 3339, with a zone. Without it now.", max_length=60)
+        str | None, Field(alias="to", description="End: RFC 3339, with a zone [default: now].", max_length=60)
     ] = None
-    tenant: Annotated[str | None, Field(description="Only of this tenant.", pattern=NAME_PATTERN)] = None
-    step_minutes: Annotated[int, Field(description="Minutes that are added up to one entry.", ge=1, le=DAY_MINUTES)] = 1
+    tenant: Annotated[str | None, Field(description="Only this tenant.", pattern=NAME_PATTERN)] = None
+    step_minutes: Annotated[int, Field(description="Minutes that one entry covers.", ge=1, le=DAY_MINUTES)] = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,14 +46,14 @@ class WindowRoutes:
         "GET",
         "/v1/ops/windows",
         "ops",
-        summary="What happened, per tenant and minute",
-        description="Of all tenants, in event time: inputs, turns, failures, tool calls, tokens, what waits and what "
-        "is unknown, durations. Counted a few seconds after it happened; what comes late is added to its minute. Needs "
-        "the scope `ops`.",
+        summary="Count what happened, per tenant and minute",
         answer=WindowPage,
         problems=(BAD_CURSOR, *OF_READS),
     )
     async def list_windows(self, _caller: Principal, parameters: WindowsParameters) -> Response:
+        """Needs the scope `ops`. For all tenants, in event time: inputs, turns, failures, tool calls, tokens, waiting
+        and unknown calls, durations. The counts are a few seconds behind; a late record is added to its own minute.
+        """
         to_ms = moment_of("to", parameters.end)
         if to_ms is None:
             to_ms = self.clock.now_ms()
