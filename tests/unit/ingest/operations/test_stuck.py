@@ -31,6 +31,7 @@ from tests.support.recorded.deciding import in_turn
 from tests.support.simulated.log import SimulatedBroker
 from tests.support.simulated.virtual_tests import in_virtual_time
 from tests.support.simulated.virtual_time import VirtualClock
+from tests.support.worlds.live import live_limits
 from tests.unit.ingest.world import World
 
 PARTITIONS = 2
@@ -193,7 +194,9 @@ async def test_a_report_is_believed_for_a_while_and_looked_for_in_the_recent_end
 async def test_a_report_is_heard_however_much_progress_comes_after_it() -> None:
     """A busy partition has thousands of records a second, and a report every ten."""
     world = OpsWorld()
-    watches = Watches(world.log, cast("StateStore", None), cast("History", None), on_quarantine=world.reports.hear)
+    watches = Watches(
+        world.log, cast("StateStore", None), cast("History", None), live_limits(), on_quarantine=world.reports.hear
+    )
     await watches.open()
     reading = asyncio.create_task(watches.run())
     for _ in range(2):
