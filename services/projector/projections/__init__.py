@@ -1,0 +1,1 @@
+"""Pure functions from records and thread states to the rows of the views."""

@@ -1,4 +1,7 @@
-"""Where events name artifacts. Whatever came of the event: what the log names is kept."""
+"""The rows of the view `artifacts`: one for each time that a record names an artifact.
+
+A record has its rows whatever its effect, rejected ones included: an artifact that the log names is kept.
+"""
 
 from typing import NamedTuple
 
@@ -21,10 +24,14 @@ COLUMNS = (
     *("tenant", "thread", "seq", "part", "kind", "effect", "call", "sha256", "size", "media_type", "name", "at"),
 )
 HASH_CHARACTERS = 64
+"""Characters of a sha256 in hexadecimal."""
 NAMING = frozenset({ToolCallFinished, InputSubmitted, ArtifactRecorded, SkillLoaded, ThreadCreated, ThreadConfigured})
+"""Events that can name an artifact. Most records are of other kinds, and are done after one look into this set."""
 
 
 class Named(NamedTuple):
+    """An artifact as a record names it; None where the record does not say."""
+
     kind: str
     sha256: str
     name: str | None
@@ -34,7 +41,7 @@ class Named(NamedTuple):
 
 
 def artifact_rows(applied: Applied) -> list[tuple[object, ...]]:
-    """A row for each time that a record names an artifact."""
+    """Return a row for each artifact that the record names, in the order in which it names them."""
     record = applied.record
     if type(record.data) not in NAMING:
         return []
@@ -48,6 +55,7 @@ def artifact_rows(applied: Applied) -> list[tuple[object, ...]]:
 
 
 def named_in(event: object) -> list[Named]:
+    """Return the artifacts that an event names. The place in this list becomes `part` in the key of the row."""
     match event:
         case ToolCallFinished(artifacts=(), changes=()):
             return []
@@ -74,7 +82,7 @@ def named_in(event: object) -> list[Named]:
 
 
 def _contents(change: FileChange, call: str) -> list[Named]:
-    """What a file held, and holds since."""
+    """Yield the content of a changed file before the change and after it, as far as there is one."""
     held = ("before", change.before), ("after", change.after)
     return [Named(kind, sha256, change.path, call=call) for kind, sha256 in held if sha256 is not None]
 
@@ -84,7 +92,11 @@ def _skill(skill: Skill) -> Named:
 
 
 def _patched(skills: JsonValue) -> list[Named]:
-    """Of a patch that nobody has checked against the model."""
+    """Return the skills of a configuration's patch.
+
+    The patch is data of a client, and may be of a rejected record: nobody has checked it against the model. What does
+    not look like a skill names nothing.
+    """
     found = [skill for skill in skills if isinstance(skill, dict)] if isinstance(skills, list) else []
     return [
         Named("skill", sha256, str(skill.get("name")))

@@ -1,8 +1,17 @@
-"""A batch of records to its rows: folded in log order, each with the state that the one before left.
+"""A batch of records becomes rows: the records are folded in log order, each on the state that the previous one left.
 
-Pure: states come in, rows and states go out. The rows depend on the records alone, not on where batches begin: all
-that a row holds comes from its records, merges of changes are associative, and a record that cannot be stored is
-always the same one, because each record has a row of its own in `events` that holds all of it.
+The module is pure: states come in, rows and states go out. The applier calls it, and may call it again with the same
+records after a failure, on the same states.
+
+The rows depend on the records alone, not on where a batch begins. Three things make it so:
+
+- Everything in a row comes from its records; no clock, no database and no setting takes part.
+- Merges of changes are associative: see `changes`.
+- A record that cannot be stored is always the same one, because each record has a row of its own in `events` that
+  contains all of it.
+
+A record that fails does not stop its partition. Its thread is quarantined: from there on it is still folded, and its
+events are still listed without their data, but its other rows stay as they were.
 """
 
 from collections.abc import Callable, Mapping
@@ -35,11 +44,11 @@ from services.projector.projections.turns import turn_changes
 from services.projector.projections.usage import usage_row
 
 PROJECTION_VERSION = 3
-"""Goes up with every change of what the rows hold: generations of another version are built anew."""
+"""The version of the rows. Raise it with every change of their content: older generations are then built anew."""
 
 
 class Kept(NamedTuple):
-    """What the projector holds of a thread."""
+    """What the projector keeps of a thread between two batches."""
 
     state: ThreadState = NOTHING
     quarantined: str | None = None
@@ -48,10 +57,14 @@ class Kept(NamedTuple):
 
 
 UNKNOWN: Final = Kept()
+"""A thread of which nothing is stored: its first record is still to come, or is in this batch."""
 
 
 class Refused(NamedTuple):
-    """The database refuses a row of the record at this position."""
+    """The database refuses a row of the record at this position.
+
+    The applier has found the record by writing halves of a batch; the batch is folded again with this knowledge.
+    """
 
     partition: int
     offset: int
@@ -60,7 +73,7 @@ class Refused(NamedTuple):
 
 
 class _Failed(NamedTuple):
-    """Why a record cannot be shown."""
+    """Why the rows of a record are not written."""
 
     reason: str
     fault: Fault
@@ -68,7 +81,10 @@ class _Failed(NamedTuple):
 
 @dataclass(slots=True)
 class Batch:
-    """`known` has what is kept of each thread of the batch that has a row; a thread that is missing has none."""
+    """One batch while it is folded: `take` each record in log order, then `finish` once.
+
+    `known` has what is kept of each thread of the batch that has a row. A thread that is missing there has none.
+    """
 
     topic: str
     known: Mapping[ThreadKey, Kept]
@@ -77,16 +93,20 @@ class Batch:
     refused: Refused | None = None
     rows: Rows = field(default_factory=Rows)
     kept: dict[ThreadKey, Kept] = field(default_factory=dict)
-    """What is to be kept afterwards of the threads that the batch touched."""
+    """What to keep of the threads that the batch touched, once it is committed."""
     homes: dict[ThreadKey, int] = field(default_factory=dict)
-    """The partition of each thread."""
+    """The partition of each thread. The hash of a key is looked up once per thread, not once per record."""
     shown: dict[ThreadKey, ThreadState] = field(default_factory=dict)
-    """What the views show of them: behind the state once a thread is quarantined."""
+    """The state that the views show of each thread. Once a thread is quarantined, its own state is ahead of this."""
     dead: list[DeadLetter] = field(default_factory=list)
     effects: dict[tuple[Effect, str], int] = field(default_factory=dict)
-    """Records by what they came to and their kind."""
+    """The number of records by effect and kind, for metrics."""
 
     def take(self, incoming: Incoming, decoded: Record | Unreadable) -> None:
+        """Fold one record and add its rows.
+
+        A record that cannot be read, or that lies in the wrong partition, becomes a dead letter and touches no thread.
+        """
         if isinstance(decoded, Unreadable):
             self._bury(DeadLetter(incoming, decoded.reason, decoded.fault))
             return
@@ -98,6 +118,7 @@ class Batch:
             self._bury(DeadLetter(incoming, f"the key belongs to partition {home}", "wrong_partition", key))
             return
         kept = self.kept.get(key) or self.known.get(key) or UNKNOWN
+        # A record at or below the offset of the state is in the state already.
         if decoded.offset <= kept.state.offset:
             return
         applied, failed = _fold(kept.state, decoded)
@@ -119,7 +140,7 @@ class Batch:
         self.kept[key] = Kept(applied.after, quarantined, kept.is_stored)
 
     def finish(self) -> None:
-        """The rows that each thread has once per batch."""
+        """Add the rows that each thread has once per batch: its state, and its row of `threads`."""
         for key, state in self.shown.items():
             if state.exists:
                 self._write_thread(key, state)
@@ -138,7 +159,10 @@ class Batch:
             self.rows.new_threads.append(new_thread_row(key, self.homes[key], state))
 
     def _project(self, applied: Applied, incoming: Incoming) -> _Failed | None:
-        """None where the record's rows are added."""
+        """Add the rows of the record; return the failure if they cannot be made.
+
+        All rows are made before the first is added, so that a failure leaves no half of a record behind.
+        """
         rows = self.rows
         try:
             changes = _changes(applied) if applied.verdict.effect == "applied" else []
@@ -167,13 +191,17 @@ class Batch:
 
 
 def _changes(applied: Applied) -> list[Change]:
-    """Parts of the state that are the same object did not change."""
+    """Return the changes of the views that the record causes.
+
+    The state is immutable: a part that is the same object before and after did not change. This comparison by identity
+    spares most records most projections.
+    """
     record, before, after, _ = applied
     changes: list[Change] = []
     if after.turn is not before.turn:
         changes += turn_changes(applied)
         changes += step_changes(applied)
-    elif type(record.data) is TurnRecovered:
+    elif type(record.data) is TurnRecovered:  # a takeover shows in the row, and may leave the state as it was
         changes += turn_changes(applied)
     if after.calls is not before.calls:
         changes += tool_call_changes(applied)
@@ -184,7 +212,9 @@ def _changes(applied: Applied) -> list[Change]:
 
 
 def _fold(before: ThreadState, record: Record) -> tuple[Applied, _Failed | None]:
-    """With the reason where the fold failed; the record then counts, and changes nothing else."""
+    """Fold the record. If the fold itself fails, the record only counts: seq, offset and hash chain go on
+    without it.
+    """
     try:
         after, verdict = fold(before, record)
     except Exception as error:  # noqa: BLE001  # the fold is total; if it is not, one thread must not stop the others

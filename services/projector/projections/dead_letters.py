@@ -1,4 +1,8 @@
-"""Records that cannot be read or stored, as a row and as a record of the dead-letter topic."""
+"""Records that cannot be read or stored: the row of each, and its record on the dead-letter topic.
+
+Every part that is kept of such a record is bounded, because nobody has checked it. Texts are made storable, so that a
+dead letter is never refused for what made the record one.
+"""
 
 from typing import NamedTuple
 
@@ -20,6 +24,8 @@ REASON_CHARACTERS_MAX = 1_000
 
 
 class DeadLetter(NamedTuple):
+    """A record that cannot be read or stored. `key` is None if not even the key can be read, `seq` if it has none."""
+
     incoming: Incoming
     reason: str
     fault: Fault
@@ -28,6 +34,9 @@ class DeadLetter(NamedTuple):
 
 
 def dead_letter_row(dead: DeadLetter, bytes_max: int) -> tuple[object, ...]:
+    """Return the row in the order of `COLUMNS`. The value is cut after `bytes_max` bytes; `value_bytes` has its
+    length.
+    """
     incoming, reason, fault, key, seq = dead
     value = incoming.value
     return (
@@ -48,7 +57,11 @@ def dead_letter_row(dead: DeadLetter, bytes_max: int) -> tuple[object, ...]:
 
 
 def dead_letter_record(dead: DeadLetter, bytes_max: int) -> Outgoing:
-    """The record as it was, up to the limit, with its position and the reason. Consumers dedupe by the position."""
+    """Return the record for the dead-letter topic: its key, value and headers up to the limits, its position, the
+    reason.
+
+    A crash may publish it twice; consumers remove duplicates by the position.
+    """
     incoming = dead.incoming
     about = (
         ("threadlog_topic", incoming.topic.encode()),
@@ -72,5 +85,5 @@ def _text(raw: bytes) -> str:
 
 
 def _storable(text: str) -> str:
-    """As a database takes it: U+0000 is replaced by its picture."""
+    """Return the text as a database takes it: U+0000 becomes its picture, and the text is cut at the limit."""
     return text.replace("\x00", "\u2400")[:REASON_CHARACTERS_MAX]

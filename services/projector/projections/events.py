@@ -1,3 +1,9 @@
+"""The rows of the view `events`: one per record of the log, applied or not.
+
+A row contains the whole value of its record. So a record that cannot be stored is refused by a row of its own, in
+whatever batch it is.
+"""
+
 import orjson
 import pydantic_core
 
@@ -12,6 +18,7 @@ COLUMNS = (
 
 
 def event_row(applied: Applied, partition: int, value: bytes | None) -> tuple[object, ...]:
+    """Return the row in the order of `COLUMNS`. `value` is that of the record, as it is on the log."""
     counted = facts(applied)
     # The value's own bytes: they are JSON already.
     data = value if applied.record.problem is None else _of_unknown_type(applied.record, value)
@@ -19,7 +26,10 @@ def event_row(applied: Applied, partition: int, value: bytes | None) -> tuple[ob
 
 
 def bare_event_row(applied: Applied, partition: int) -> tuple[object, ...]:
-    """One that no database refuses: without data, and with U+0000 replaced, so that it shows."""
+    """Return a row that no database refuses: without data, and with U+0000 replaced by its picture.
+
+    Records of a quarantined thread have such rows, so that seq has no gap.
+    """
     try:
         counted = facts(applied)
     except Exception:  # noqa: BLE001  # it is bare because something of it failed; this must not
@@ -50,7 +60,10 @@ def _standing(applied: Applied, partition: int) -> tuple[object, ...]:
 
 
 def _of_unknown_type(record: Record, value: bytes | None) -> bytes | None:
-    """What is not known is shown where it is JSON that a database can hold."""
+    """Return the value of a record of an unknown type if it is JSON that the database can store; None otherwise.
+
+    A newer release may have written it. Postgres stores no U+0000 in jsonb, and no NaN or infinity.
+    """
     if value is None or record.problem is None or record.problem.understood or b"\\u0000" in value:
         return None
     try:

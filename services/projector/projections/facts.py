@@ -1,7 +1,11 @@
-"""What can be counted of a record, without folding: the column `facts` of `events`, and of the effects on their topic.
+"""What can be counted of a record without folding: the column `facts` of `events`, and of the effects on their topic.
 
-Each key is described in `schemas.other_topics.effects.Facts`. Only what took effect counts, with one exception: the
-tokens of an answer that lost its race were paid for all the same.
+`schemas.other_topics.effects.Facts` describes each key. Only records that took effect have facts, with one exception:
+the tokens of an answer that lost its race were paid for, too.
+
+Whoever counts sees one record at a time, and no state. So facts that describe a level, such as calls that wait, are
+differences: +1 when a call begins to wait, -1 when it stops. Their sum over a thread's records is the level in the
+fold.
 """
 
 from collections.abc import Callable, Mapping
@@ -38,6 +42,7 @@ Facts: TypeAlias = dict[str, int | str]
 
 
 def facts(applied: Applied) -> Facts | None:
+    """Return the facts of a record; None if it has none."""
     record, before, after, verdict = applied
     data = record.data
     if verdict.effect != "applied":
@@ -52,6 +57,7 @@ def facts(applied: Applied) -> Facts | None:
 
 
 def _paid(before: ThreadState, data: Event | None) -> Facts | None:
+    """Return the tokens of an answer or a summary that lost its race: they were paid for."""
     match data:
         case StepFinished():
             return {"turn": data.turn, "step": data.step} | _usage(before, data.turn, data.usage)
@@ -62,7 +68,7 @@ def _paid(before: ThreadState, data: Event | None) -> Facts | None:
 
 
 def _name(text: str) -> str:
-    """Bounded, and as every database takes it."""
+    """Return the name bounded in length, without U+0000: it becomes part of rows and counters of others."""
     return text.replace("\x00", "\u2400")[:NAME_CHARACTERS_MAX]
 
 
@@ -179,7 +185,7 @@ def _usage(before: ThreadState, turn: int | None, usage: Usage) -> Facts:
 
 
 def _tell_end(said: Facts, applied: Applied, turn: Turn) -> None:
-    """Also by an import that ends, or a thread that is closed."""
+    """Add the facts of a turn's end: any record that ends the turn has them, the end of an import included."""
     ended_ms = applied.record.time_ms
     waited_ms = turn.waited_ms
     if turn.waiting_since_ms is not None:
@@ -192,6 +198,7 @@ def _tell_end(said: Facts, applied: Applied, turn: Turn) -> None:
 
 
 def _tell_standing(said: Facts, before: Mapping[str, Call], after: Mapping[str, Call]) -> None:
+    """Add by how many the waiting and the unknown calls changed. A zero is left out."""
     waiting = unknown = 0
     for calls, sign in ((before, -1), (after, 1)):
         for call in calls.values():

@@ -1,3 +1,9 @@
+"""The rows of the view `items`: the conversation of a thread, item by item.
+
+`schemas.transcript` decides what a record changes in the conversation; this module only puts that into rows. The
+runtime reads its context from these rows with the same rules, so both see the same conversation.
+"""
+
 from collections.abc import Iterator
 from typing import assert_never
 
@@ -28,15 +34,17 @@ from services.projector.projections.changes import (
 
 
 def item_changes(applied: Applied) -> Iterator[Change]:
+    """Yield what the record changes in the rows of items, in the order of the transcript's changes."""
     record, before, after, verdict = applied
     key = record.key
     for change in transcript_changes(before, after, record, verdict):
         match change:
             case Forked():
-                pass  # what is inherited stays the parent's, and is read there
+                pass  # inherited items stay rows of the parent, and are read there
             case ItemAdded(item):
                 yield _added(applied, item)
             case InputTaken() as taken:
+                # The latest submission is the one that is taken.
                 seq = _submissions(before.queue, taken.input)[-1]
                 columns = given(turn=taken.turn, step=taken.step, place=taken.place)
                 yield ChangedRow("items", (*key, seq, 0), columns)
@@ -68,5 +76,5 @@ def _added(applied: Applied, item: Item) -> Change:
 
 
 def _submissions(queue: tuple[QueuedInput, ...], name: str) -> list[int]:
-    """Where the input was submitted. More than once only where its id had been forgotten in between."""
+    """Return the seqs at which the input was submitted: more than one only if its id was forgotten in between."""
     return [queued.seq for queued in queue if queued.input == name]

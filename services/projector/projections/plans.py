@@ -1,7 +1,8 @@
-"""Versions of a thread's plan, and the tasks of each version that came in force.
+"""The rows of `plans`, one per version of a thread's plan, and of `tasks`, for each version that took force.
 
-A task is a row per version: when another version comes in force, tasks that it keeps by their id go on in rows of their
-own, and what is left behind says what became of it.
+A task has a row per version. When another version takes force, the tasks that it keeps by their id continue in new
+rows. The rows of the previous version stay, and say what became of each task there: it ended, it continued, or it was
+cancelled. So a reader sees each version as it was worked on, without joining versions.
 """
 
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ from services.projector.projections.changes import (
 
 
 def plan_changes(applied: Applied) -> Iterator[Change]:
+    """Yield what the record changes in the rows of plans and tasks. Called only if the plan in the state changed."""
     record, before, _, _ = applied
     match record.data:
         case PlanProposed() as data:
@@ -41,7 +43,7 @@ def plan_changes(applied: Applied) -> Iterator[Change]:
 
 
 def _set_aside(applied: Applied) -> Iterator[Change]:
-    """An import has ended."""
+    """Reject the version that still waits when an import ends. The state says why."""
     waiting = applied.before.plan.waiting
     if waiting is not None:
         columns = _answered(applied, "rejected", applied.record.actor)
@@ -80,7 +82,7 @@ def _superseded(applied: Applied, version: int | None) -> Iterator[Change]:
 
 
 def _tasks_in_force(applied: Applied, version: int) -> Iterator[Change]:
-    """Those of the version, then those that it left out and that run."""
+    """Add the tasks of the version, then running tasks that it left out: these are being stopped, and must show."""
     record, before, after, _ = applied
     named = [after.plan.tasks[task.id] for task in before.plan.proposed]
     left_out = [standing for standing in after.plan.tasks.values() if standing.left_out]
@@ -101,7 +103,7 @@ def _tasks_in_force(applied: Applied, version: int) -> Iterator[Change]:
 
 
 def _tasks_left_behind(applied: Applied) -> Iterator[Change]:
-    """Only those that have not ended: the others are done with, in the version in which they ended."""
+    """Close the rows of the previous version whose tasks have not ended. Ended tasks keep their row as it is."""
     record, before, after, _ = applied
     if before.plan.in_force is None:
         return
@@ -114,6 +116,7 @@ def _tasks_left_behind(applied: Applied) -> Iterator[Change]:
 
 
 def _is_in_force(plan: PlanState, name: str) -> bool:
+    """Tell whether the version now in force has the task, and does not cancel it."""
     standing: TaskState | None = plan.tasks.get(name)
     return standing is not None and standing.status != "cancelled"
 

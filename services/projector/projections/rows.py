@@ -1,4 +1,9 @@
-"""The rows of a batch: each row at most once, whatever happened to it in between."""
+"""The rows of a batch: each row at most once, however often it changed within the batch.
+
+A change of a row that is new in this batch goes into the new row, so a turn that begins and ends within one batch is
+one row of COPY and no UPDATE. Rows are written in this order: new rows, changed rows, edited items, then rewinds and
+compactions, because each of these reaches rows that the steps before it wrote.
+"""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -27,7 +32,7 @@ class Rows:
 
     new: dict[Table, dict[Key, Columns]] = field(default_factory=_per_table)
     changed: dict[Table, dict[Key, Columns]] = field(default_factory=_per_table)
-    """Of rows that were there before the batch."""
+    """Changes of rows that were in the database before the batch."""
     edits: dict[tuple[str, str, int, str], bytes] = field(default_factory=dict)
     """Arguments of calls' items, those of this batch too: written after the new rows."""
     rewinds: list[ItemsRewound] = field(default_factory=list)
@@ -44,6 +49,7 @@ class Rows:
     dead_letters: list[tuple[object, ...]] = field(default_factory=list)
 
     def add(self, changes: Iterable[Change]) -> None:
+        """Merge changes into the rows of the batch, in the order of their records."""
         for change in changes:
             if isinstance(change, ChangedRow):
                 table, key, columns = change
@@ -65,8 +71,10 @@ class Rows:
         return [(*key, *map(row.get, columns)) for key, row in self.changed[table].items()]
 
     def rounds(self) -> list[tuple[list[ItemsRewound], list[ItemsCompacted]]]:
-        """Rewinds and compactions, one of each thread per round at most, each thread's in their order: a rewind gives
-        back what a summary stood for, and the next summary takes it again.
+        """Return rewinds and compactions in rounds: at most one of each thread per round, each thread's in its order.
+
+        The order within a thread matters: a rewind restores the items that a summary replaced, and the next summary
+        replaces them again. Threads do not affect each other, so each round is one statement of each kind for all.
         """
         of_thread: dict[tuple[str, str], list[ItemsRewound | ItemsCompacted]] = {}
         everything: list[ItemsRewound | ItemsCompacted] = [*self.rewinds, *self.compactions]

@@ -1,8 +1,15 @@
+"""The rows of the view `steps`: one per model call, whatever its number of attempts.
+
+The row shows the latest attempt; the answer may be of an earlier one (`finished_attempt`). An error stays in the row
+when a later attempt succeeds.
+"""
+
 from schemas.events import StepFailed, StepFinished, StepStarted
 from services.projector.projections.changes import Applied, Change, ChangedRow, Columns, NewRow, given
 
 
 def step_changes(applied: Applied) -> list[Change]:
+    """Return what the record changes in the rows of steps. Called only if the turn in the state changed."""
     record, before, after, _ = applied
     data = record.data
     if type(data) is StepStarted:
@@ -19,6 +26,7 @@ def step_changes(applied: Applied) -> list[Change]:
             retry_at=data.retry_at_ms,
         )
         return [ChangedRow("steps", (*record.key, data.turn, data.step), columns)]
+    # A turn can end while its model call is open: nobody will record an end of that step.
     turn = before.turn
     if after.turn is None and turn is not None and turn.step is not None and turn.step.status == "open":
         return [ChangedRow("steps", (*record.key, turn.turn, turn.step.step), {"status": "dropped"})]

@@ -1,4 +1,8 @@
-"""Rows that are written once per thread and batch, from the state at its end."""
+"""Rows that are written once per thread and batch: its row of `threads`, and its folded state.
+
+They come from the state at the end of the batch, not from single records: a thread with a hundred records in a batch
+has one row to write. `columns` declares their columns, in the order of the tuples here.
+"""
 
 from schemas.ids import ThreadKey
 from schemas.state import FOLD_VERSION, ThreadState, dump_state, is_active
@@ -16,7 +20,11 @@ def new_thread_row(key: ThreadKey, partition: int, state: ThreadState) -> tuple[
 
 
 def changed_thread_row(key: ThreadKey, before: ThreadState | None, state: ThreadState) -> tuple[object, ...]:
-    """`before` is the state that the row shows; None where there is no row."""
+    """Return the changed columns. `before` is the state that the stored row shows; None if there is no row.
+
+    Labels and configuration may be large and seldom change. They are None, and stay as stored, while they are the same
+    object.
+    """
     statuses = [call.status for call in state.calls.values()]
     return (
         *key,
@@ -46,4 +54,5 @@ def new_state_row(
 
 
 def changed_state_row(key: ThreadKey, state: ThreadState, quarantined: str | None) -> tuple[object, ...]:
+    """Return the state as it is stored, with the version of the fold: a reader of another version must not load it."""
     return (*key, state.offset, FOLD_VERSION, is_active(state), quarantined, dump_state(state))

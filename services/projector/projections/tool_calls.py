@@ -1,3 +1,10 @@
+"""The rows of the view `tool_calls`: one per call that a model proposed, from the proposal to its result.
+
+A row has two sources. The state of the call in the fold gives its status, outcome and counters: so a record that moves
+several calls at once (a cancel, the end of an import) changes the row of each. The record gives what the fold does not
+keep, such as who approved; it says that of the one call that it names.
+"""
+
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -28,6 +35,9 @@ from services.projector.projections.changes import (
 
 
 def tool_call_changes(applied: Applied) -> list[Change]:
+    """Return the change of each call that is another object than before the record. Called only if some call
+    changed.
+    """
     record, before, after, _ = applied
     data: Any = record.data
     say = _BY_EVENT.get(type(data))
@@ -50,6 +60,7 @@ def tool_call_changes(applied: Applied) -> list[Change]:
 
 
 def _standing(call: Call) -> Columns:
+    """Return the columns that come from the state of the call."""
     return given(
         status=call.status,
         outcome=call.outcome,
@@ -62,7 +73,7 @@ def _standing(call: Call) -> Columns:
 
 
 def _moved(old: Call, call: Call) -> Columns:
-    """What differs, and is not None, of `_standing`: the row shows the rest."""
+    """Return the columns of `_standing` that differ and are not None: the row shows the others already."""
     columns: Columns = {"status": call.status}
     if call.outcome is not None:
         columns["outcome"] = call.outcome
@@ -80,6 +91,7 @@ def _moved(old: Call, call: Call) -> Columns:
 
 
 def _proposed(record: Record, data: StepFinished, call: Call) -> Columns:
+    """Return the columns of a new row that never change, and the arguments as the model wrote them."""
     proposed = data.calls[call.index]
     return given(
         turn=call.turn,
@@ -93,7 +105,7 @@ def _proposed(record: Record, data: StepFinished, call: Call) -> Columns:
     )
 
 
-# What only the record knows, of the call that it is about
+# What only the record knows, about the one call that it names
 
 
 def _request(record: Record, data: ToolCallApprovalRequested) -> Columns:
@@ -105,6 +117,7 @@ def _request(record: Record, data: ToolCallApprovalRequested) -> Columns:
 
 
 def _approval(record: Record, data: ToolCallApproved) -> Columns:
+    """Return the decision. Arguments that the approver edited replace those of the model."""
     columns: Columns = {"decision": "approved", "decided_by": data.by, "decided_at": record.time_ms}
     if data.edited is not None:
         columns |= {"decision": "edited", "args": json_bytes(data.edited.args)}

@@ -1,9 +1,12 @@
+"""The rows of the view `turns`: one per turn, from its start to its one outcome."""
+
 from schemas.events import TurnEnded, TurnRecovered, TurnStarted
 from schemas.state import Turn, unknown_calls
 from services.projector.projections.changes import Applied, Change, ChangedRow, Columns, NewRow, given
 
 
 def turn_changes(applied: Applied) -> list[Change]:
+    """Return what the record changes in the rows of turns: a new row, a takeover, progress, or the end."""
     record, before, after, _ = applied
     changes: list[Change] = []
     data = record.data
@@ -13,6 +16,7 @@ def turn_changes(applied: Applied) -> list[Change]:
         columns = given(recovered_at=record.time_ms, recovered_by=data.owner)
         changes.append(ChangedRow("turns", (*record.key, data.turn), columns))
     old, new = before.turn, after.turn
+    # By the state, not by the kind of event: the end of an import and a closing end turns, too.
     if old is not None and new is not old:
         columns = _ended(applied, old) if new is None else _gone_on(old, new)
         if columns:
@@ -39,7 +43,7 @@ def _started(applied: Applied, data: TurnStarted) -> Columns:
 
 
 def _gone_on(old: Turn, turn: Turn) -> Columns:
-    """What differs of what the row shows of an open turn."""
+    """Return the columns of an open turn that differ from what its row shows."""
     columns: Columns = {}
     if turn.cancelling is not None and old.cancelling is None:
         columns |= {"status": "cancelling", "cancel_cause": turn.cancelling, "cancelled_at": turn.cancelled_ms}

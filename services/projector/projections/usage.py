@@ -1,3 +1,9 @@
+"""The rows of the view `usage`: the tokens of each response of a model.
+
+A response that lost its race has a row, too: the provider bills it. A record that never fitted its thread (rejected,
+ignored, duplicate) has none, because it is no sign of a response of its own.
+"""
+
 from schemas.events import ContextCompacted, StepFinished, Usage
 from schemas.state import ThreadState
 from services.projector.projections.changes import Applied
@@ -9,7 +15,7 @@ COLUMNS = (
 
 
 def usage_row(applied: Applied) -> tuple[object, ...] | None:
-    """Of a response that took effect or lost its race; what never fitted says nothing of a response."""
+    """Return the row of a response that took effect or lost its race; None for all other records."""
     record, before, after, verdict = applied
     if verdict.effect not in {"applied", "superseded"}:
         return None
@@ -29,7 +35,7 @@ def usage_row(applied: Applied) -> tuple[object, ...] | None:
 
 
 def model_of(state: ThreadState, turn: int | None) -> str:
-    """Of the turn's configuration, or of the thread's where the turn is not open."""
+    """Return the model of the turn's configuration; of the thread's, if that turn is not open."""
     if state.turn is not None and state.turn.turn == turn:
         return state.turn.config.model
     return state.config.model if state.config is not None else ""

@@ -1,0 +1,1 @@
+"""Effects are counted per tenant and minute, for the live windows of operators."""
