@@ -1,3 +1,13 @@
+"""Wires the tool-executor and runs it until it is told to stop.
+
+One process follows every topic of threads (durable and ephemeral) with an `Executor` each. They share the tools, the
+MCP servers, the watch over leases and the timers, but not their concurrency limits.
+
+The order at the end matters. The executors drain while the loops still read, because a claim has to be read back and a
+cancel has to arrive. Then reading stops, the appends that are queued go out, and only then the warden closes, which
+kills whatever process is left.
+"""
+
 import asyncio
 import os
 import sys
@@ -34,6 +44,7 @@ KILL_MARGIN_SECONDS: Final = 1.0
 
 
 async def serve(settings: ExecutorSettings, file: ToolsFile, lifecycle: Lifecycle) -> None:
+    """Run until the lifecycle stops. A failure of any spawned task ends the process."""
     registry = CollectorRegistry()
     following = Following[Work](lifecycle)
 
@@ -94,6 +105,7 @@ async def serve(settings: ExecutorSettings, file: ToolsFile, lifecycle: Lifecycl
 
 
 def main() -> int:
+    """Return the exit status: 0 after a clean stop, 1 after a failure, 2 if the tools file is wrong."""
     settings = ExecutorSettings()
     configure_logging(settings.log_format, "tool-executor", settings.instance, settings.log_level)
     try:

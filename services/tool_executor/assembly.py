@@ -1,5 +1,7 @@
-"""From the operator's file to tools that run: the sandbox, the built-in tools, the MCP servers, the catalog entries,
-and the hooks by which downstreams are asked.
+"""Builds what the operator's file asks for: sandbox, built-in tools, MCP servers, catalog entries, reconcile hooks.
+
+A tool is put into the toolbox before it is published in the catalog. In the other order, a call could arrive for a
+tool that this executor has offered and does not have yet.
 """
 
 from collections.abc import Mapping
@@ -34,6 +36,7 @@ log = structlog.get_logger()
 
 
 def sandbox_policy(settings: ExecutorSettings, file: ToolsFile) -> SandboxPolicy:
+    """Return the policy of all threads. A workspace root in the file wins over that of the settings."""
     return SandboxPolicy(
         root=(file.workspace_root or settings.executor_workspace_root).resolve(),
         enforcement=file.sandbox.enforcement,
@@ -48,6 +51,8 @@ def sandbox_policy(settings: ExecutorSettings, file: ToolsFile) -> SandboxPolicy
 
 @dataclass(slots=True)
 class Assembly:
+    """The tools of one executor process, and what they share."""
+
     file: ToolsFile
     sandbox: Sandbox
     warden: Warden
@@ -59,7 +64,7 @@ class Assembly:
     kept_bytes_max: int
 
     def hooks(self) -> dict[str, ReconcileHook]:
-        """By the names of the tools about whose calls they are asked."""
+        """Return the reconcile hooks, by the name of the tool whose calls they are asked about."""
         found: dict[str, ReconcileHook] = {}
         for name, policy in self.file.tools.items():
             wanted = policy.reconcile
@@ -73,7 +78,11 @@ class Assembly:
         return found
 
     def start(self) -> None:
-        """Offer the built-in tools now, and those of each MCP server whenever it is connected."""
+        """Offer the built-in tools now, and those of an MCP server whenever it connects or its list of tools changes.
+
+        A server that cannot be reached does not keep the executor from starting: its tools are missing until it is
+        there, and the toolbox is told to expect them, so that calls wait for it instead of failing.
+        """
         specs: list[ToolSpec] = []
         runners: dict[str, ToolRunner] = {}
         for name in self.file.builtin:
@@ -139,10 +148,12 @@ def assembled(
     spawn: Spawn,
     store: ArtifactStore,
 ) -> Assembly:
+    """Build the assembly and create the workspace root, for this user alone. Raises OSError. Starts nothing yet."""
     policy = sandbox_policy(settings, file)
     policy.root.mkdir(mode=0o700, parents=True, exist_ok=True)
     grace_seconds = settings.executor_grace_seconds
     history = FileHistory(store, settings.executor_change_bytes_max)
+    # The store refuses larger artifacts, so keeping more of an output would lose all of it.
     kept_bytes_max = min(settings.executor_output_bytes_max, settings.artifact_bytes_max)
     sandbox = Sandbox(policy, environ, SkillFolders(store, SkillLimits()))
     return Assembly(file, sandbox, Warden(), Toolbox(), publisher, spawn, grace_seconds, history, kept_bytes_max)

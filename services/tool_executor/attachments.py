@@ -1,5 +1,7 @@
-"""What of a tool's result does not fit an event: whole outputs, images. They go to the artifact store before the event
-that names them; the result itself holds their head and tail, or a line in their place.
+"""Parts of a tool's result that do not fit an event: whole outputs, images.
+
+They are put into the artifact store before the event that names them is appended, so that no event names what is not
+there. The result itself shows their head and tail, or a line in their place.
 """
 
 import hashlib
@@ -24,12 +26,16 @@ time a result goes out shortened, a file stays unchanged, and a skill is not res
 
 @dataclass(frozen=True, slots=True)
 class Attachment:
+    """One piece of content on its way to the artifact store."""
+
     content: "bytes | Spool"
     media_type: str
     name: str
     is_output: bool = True
-    """Whether the result shows head and tail of it, so that the model is told how to read the rest. Of what has a line
-    of its own in the result, the model is told only where it could not be kept.
+    """Whether the result shows its head and tail, so that the model is told how to read the rest.
+
+    False for content with a line of its own in the result, such as an image: the model is then told about it again
+    only if it could not be stored.
     """
 
     @property
@@ -42,7 +48,7 @@ class Attachment:
 
     @property
     def left_out(self) -> int:
-        """Bytes that came after the most that is kept of an output."""
+        """Bytes of the output beyond the limit, which were dropped."""
         return 0 if isinstance(self.content, bytes) else self.content.left_out
 
 
@@ -50,8 +56,10 @@ Attachments: TypeAlias = tuple[Attachment, ...]
 
 
 class Spool:
-    """An output of any length, in a temporary file, hashed as it comes; beyond the most it is counted and dropped. A
-    file that takes no more ends no command: then nothing is kept, and `pieces` says so.
+    """An output of any length, written to a temporary file and hashed while it arrives.
+
+    Bytes beyond the limit are counted and dropped. A disk that is full must not end a command that runs: the error is
+    remembered, nothing is stored in the end, and `pieces` raises it.
     """
 
     def __init__(self, bytes_max: int) -> None:
@@ -86,7 +94,7 @@ class Spool:
         return self._digest.hexdigest()
 
     def pieces(self) -> Iterator[bytes]:
-        """Raises OSError."""
+        """Yield the content from its beginning. Raises the OSError that writing met, if any."""
         if self._failed is not None:
             raise self._failed
         self._file.seek(0)
@@ -98,7 +106,10 @@ class Spool:
 
 
 def whole_text(text: str, name: str = "output.txt", bytes_max: int = INLINE_BYTES_MAX) -> Attachments:
-    """Of a text that its result cuts; nothing where it fits."""
+    """Return the text as an attachment if its result has to cut it, else nothing.
+
+    A character takes at most four bytes, so a short text is known to fit without being encoded.
+    """
     if len(text) <= bytes_max // 4 or len(encoded := sanitize_text(text).encode()) <= bytes_max:
         return ()
     return (Attachment(encoded, TEXT, name),)

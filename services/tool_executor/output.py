@@ -1,15 +1,24 @@
-"""What a tool says, in the size and form that an event may carry: head and tail, with what was cut said in between."""
+"""Tool output in the size and form that an event may carry: its head and its tail, and how much was cut in between.
+
+Head and tail, because the beginning of an output says what was done and the end says how it went. Text that is not
+valid Unicode, or that Postgres cannot store, is replaced here, before it can spoil a record.
+"""
 
 import codecs
 import json
 from dataclasses import dataclass
+from typing import Final
 
 from pydantic import JsonValue
 
 from services.chassis.sanitize import sanitize_json, sanitize_text
 
-INLINE_BYTES_MAX = 32_768
-MARKER_BYTES_MAX = 64
+INLINE_BYTES_MAX: Final = 32_768
+"""How much of an output the model sees by itself. About 8,000 tokens: enough for most outputs, and not so much that a
+single careless command fills a context.
+"""
+MARKER_BYTES_MAX: Final = 64
+"""Room for the line that says how much was cut."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +48,11 @@ class HeadTail:
             del self._tail[: -self._bytes_max]
 
     def head(self) -> bytes:
-        """All that came, as long as it is not more than is kept."""
+        """Return the whole stream, as long as it is within the limit."""
         return bytes(self._head)
 
     def cut(self) -> Cut:
+        """Return the stream as text, shortened in the middle if it is longer than the limit."""
         if self.bytes_seen <= self._bytes_max:
             return self._fitted(Cut(sanitize_text(bytes(self._head).decode(errors="replace")), 0))
         ending = bytes(self._tail[-self._tail_max :]) if self._tail_max else b""
@@ -52,7 +62,7 @@ class HeadTail:
         return self._fitted(_joined(bytes(self._head[: self._head_max]), ending, self.bytes_seen))
 
     def _fitted(self, cut: Cut) -> Cut:
-        """What replaces unreadable bytes is longer than they were."""
+        """Shorten the text again if the characters that replace unreadable bytes made it too long."""
         if len(cut.text.encode()) <= self._bytes_max:
             return cut
         again = cut_text(cut.text, self._bytes_max)
@@ -70,7 +80,7 @@ def cut_text(text: str, bytes_max: int = INLINE_BYTES_MAX) -> Cut:
 
 
 def text_result(text: str, is_error: bool = False, bytes_max: int = INLINE_BYTES_MAX, **more: JsonValue) -> JsonValue:
-    """A result of one text; `more` are further members, such as `exit_code`."""
+    """Return a result of one text; `more` are further members, such as `exit_code`."""
     cut = cut_text(text, bytes_max)
     return cut_result(cut, is_error, **more)
 
@@ -87,8 +97,10 @@ def cut_result(cut: Cut, is_error: bool = False, **more: JsonValue) -> JsonValue
 def structured_result(
     texts: list[str], structured: object, is_error: bool = False, bytes_max: int = INLINE_BYTES_MAX
 ) -> JsonValue:
-    """Several texts and a JSON value beside them. A value that does not fit beside the texts is left out, and counted
-    as cut; texts that do not fit together are joined and cut.
+    """Return a result of several texts and a JSON value.
+
+    The texts come first. A value that does not fit with them is left out and counted as cut. Texts that do not fit
+    together are joined and cut.
     """
     storable = sanitize_json(structured)
     size = 0 if storable is None else len(json.dumps(storable, ensure_ascii=False).encode())
@@ -105,7 +117,11 @@ def structured_result(
 
 
 class LiveText:
-    """Bytes as they come, as text for watchers, at most so much; a split character waits for its other half."""
+    """Turns a stream of bytes into text for watchers, up to a limit.
+
+    A character whose bytes arrive in two chunks waits for the second one. The limit protects the progress topic from a
+    command that prints without end; the result is not affected.
+    """
 
     def __init__(self, bytes_max: int) -> None:
         self._left = bytes_max
@@ -121,7 +137,7 @@ class LiveText:
 
 
 def _joined(head: bytes, tail: bytes, bytes_seen: int) -> Cut:
-    """Cuts at character boundaries."""
+    """Join head and tail at character boundaries, with the number of bytes between them."""
     starts = head[: len(head) - _broken_end(head)]
     ends = tail[_broken_start(tail) :]
     cut = bytes_seen - len(starts) - len(ends)
@@ -130,12 +146,12 @@ def _joined(head: bytes, tail: bytes, bytes_seen: int) -> Cut:
 
 
 def _broken_start(data: bytes) -> int:
-    """How many bytes at the start are the rest of a character (at most 3)."""
+    """Return how many bytes at the start are the rest of a character (at most 3)."""
     return next((place for place, byte in enumerate(data[:4]) if byte & 0xC0 != 0x80), 0)
 
 
 def _broken_end(data: bytes) -> int:
-    """How many bytes at the end are the beginning of a character (at most 3)."""
+    """Return how many bytes at the end are the beginning of a character (at most 3)."""
     for back in range(1, min(3, len(data)) + 1):
         byte = data[-back]
         if byte & 0xC0 == 0x80:

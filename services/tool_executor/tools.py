@@ -1,4 +1,8 @@
-"""What a tool is to the executor's loop: something that runs a request, reports how it ended, and never raises."""
+"""The interface between the executor's loop and its tools: a request goes in, an end comes out, nothing is raised.
+
+Exceptions would leave open what happened. A `ToolEnd` has to choose one of six outcomes instead, and the difference
+between `failed`, `not_started` and `lost` decides whether a call may run again.
+"""
 
 import asyncio
 import time
@@ -15,13 +19,18 @@ from services.tool_executor.attachments import Attachments
 from services.tool_executor.output import text_result
 
 Outcome: TypeAlias = Literal["succeeded", "failed", "timed_out", "cancelled", "not_started", "lost"]
-"""`not_started`: nothing ran, so that it may be tried again. `lost`: it may have run, and its end was not seen."""
+"""`succeeded`, `failed`: the tool's own end. `timed_out`: it ran out of its time and was stopped. `cancelled`: it was
+stopped on request. `not_started`: nothing ran, so the call may be tried again. `lost`: it may have run, and its end was
+not seen.
+"""
 
 Emit: TypeAlias = Callable[[str], None]
-"""Takes output as it comes, for whoever watches; may drop it."""
+"""Takes output while the tool runs, for people who watch. It may drop output, so the end carries everything."""
 
 EXPECTED_WAIT_SECONDS = 30.0
-"""How long a call waits for tools that this executor is still to get, from MCP servers that are starting."""
+"""How long a call waits for a tool that may still come from an MCP server that is starting. It covers the start of most
+servers; after it the call is handed back, and another executor of the pool may have the tool.
+"""
 
 log = structlog.get_logger()
 
@@ -37,9 +46,9 @@ class ToolRequest:
     idempotency_key: str
     timeout_seconds: float
     environment: Mapping[str, JsonValue] = field(default_factory=dict)
-    """`cwd` (relative to the workspace), `profile`, `variables`; all optional."""
+    """The thread's `cwd` (relative to the workspace), `profile` and `variables`, each of them optional."""
     skills: Mapping[str, LoadedSkill] = field(default_factory=dict)
-    """By name, what the thread has loaded: the folders have to be there."""
+    """The skills that the thread has loaded, by name. Their folders are restored before the tool runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,25 +57,30 @@ class ToolEnd:
     result: JsonValue
     """{"content": [{"type": "text", "text": …}], "is_error": bool, "bytes_cut": n, "structured"?, "exit_code"?}"""
     evidence: str | None = None
-    """Why it is `lost` or `not_started`, for people."""
+    """Why the call is `lost` or `not_started`, for the people who resolve it."""
     changes: list[dict[str, JsonValue]] = field(default_factory=list)
-    """{"path", "before", "after", "mode"}: files that changed, with the sha256 of their content; None: no such file."""
+    """Files that changed: {"path", "before", "after", "mode"}, with sha256 hashes; a hash of None means no file."""
     attachments: Attachments = ()
-    """What the result has no room for, until `keeping` has put it into the artifact store."""
+    """Content that the result has no room for. `OutputStore` turns it into artifacts."""
     artifacts: list[dict[str, JsonValue]] = field(default_factory=list)
-    """{"sha256", "size", "media_type", "name"}: what is in the artifact store."""
+    """What is in the artifact store by now: {"sha256", "size", "media_type", "name"}."""
     seconds: float = 0.0
 
 
 class ToolRunner(Protocol):
     async def run(self, request: ToolRequest, emit: Emit, cancelled: asyncio.Event, /) -> ToolEnd:
-        """Never raises, and ends soon after `cancelled` is set. A task that is itself cancelled kills what it runs."""
+        """Run the tool and return its end. Never raises.
+
+        It ends soon after `cancelled` is set. If its own task is cancelled, it kills what it runs before it leaves.
+        """
         ...
 
 
 class Toolbox:
-    """Dispatches by tool name. A name that two sources have is run by the one whose name sorts first: the same to which
-    the catalog says it belongs.
+    """Runs each request with the runner of that tool's name.
+
+    If two sources have a tool of the same name, the source whose name sorts first runs it. The catalog resolves such a
+    clash by the same rule, so the model sees the description of the tool that runs.
     """
 
     def __init__(self, expected_wait_seconds: float = EXPECTED_WAIT_SECONDS) -> None:
@@ -77,11 +91,11 @@ class Toolbox:
         self._changed = asyncio.Event()
 
     def expect(self, source: str) -> None:
-        """Tools of this source will be put later: after a restart a call may come before its MCP server does."""
+        """Announce tools that will be put later: after a restart, calls may arrive before their MCP server is there."""
         self._expected.add(source)
 
     def put(self, runners: Mapping[str, ToolRunner], source: str = "") -> None:
-        """All runners of that source; those that it had before are gone."""
+        """Replace all runners of the source, and wake the calls that wait for a tool."""
         self._sources[source] = runners
         self._expected.discard(source)
         self._changed.set()
@@ -119,7 +133,7 @@ class Toolbox:
             return ToolEnd("lost", text_result(evidence, True), evidence=evidence, seconds=time.monotonic() - started)
 
     async def _wait_for(self, request: ToolRequest, cancelled: asyncio.Event) -> None:
-        """Until the tool is there, nothing more is expected, it is cancelled, or for as long as one waits."""
+        """Wait until the tool is there, nothing more is expected, the call is cancelled, or the wait is over."""
         with suppress(TimeoutError):
             async with asyncio.timeout(min(self._expected_wait_seconds, request.timeout_seconds)):
                 while request.tool not in self._runners and self._expected and not cancelled.is_set():

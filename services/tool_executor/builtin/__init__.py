@@ -1,0 +1,1 @@
+"""The tools that every executor has: shell, files, patches, artifacts, skills."""

@@ -1,0 +1,1 @@
+"""Pure decisions about calls: which ones to claim, whether to run them, what their end means."""

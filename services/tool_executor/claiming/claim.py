@@ -1,7 +1,10 @@
 """What an executor may do with the calls of a thread: pure.
 
-A call that is not pure is run only once this executor's own `tool_call.started` has been read back as the claim in
-force, and while the lease, counted from the append, is not over. A pure call runs at once; the first end wins.
+Claim before effect. A call with effects runs only after this executor's own `tool_call.started` has been read back as
+the claim in force, and only while its lease is not over. The lease is counted from before the append: other executors
+start counting when they see the claim, which is later, so none of them declares it lost before this one gives it up.
+
+A pure call needs no claim. It runs at once, perhaps on several executors, and the first end counts.
 """
 
 from dataclasses import dataclass
@@ -16,19 +19,20 @@ Verdict: TypeAlias = Literal["run", "wait", "never_ran", "stop", "forget"]
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """An attempt that this executor has taken up."""
+    """An attempt that this executor has taken up, with what it needs to judge it later."""
 
     call: str
     attempt: int
     claim: str
-    """Id of its `tool_call.started`."""
+    """Id of its `tool_call.started`. It is derived, so a repeated append is the same claim."""
     pure: bool
     appended_ms: int
+    """When the claim was appended first, by this process's clock."""
     lease_ms: int
 
 
 def claimable(state: ThreadState, pool: str) -> list[Call]:
-    """Dispatched calls of the pool that nobody has claimed, in order of their index."""
+    """Return the dispatched calls of the pool that nobody has claimed, in the order in which the model made them."""
     turn = state.turn
     if turn is None or turn.cancelling is not None or state.status == "importing":
         return []
@@ -41,7 +45,7 @@ def claimable(state: ThreadState, pool: str) -> list[Call]:
 
 
 def claimed_by_others(state: ThreadState, pool: str, executor: str) -> list[Call]:
-    """Running calls of the pool whose claim is another executor's, or that of a former self."""
+    """Return the running calls of the pool that another executor has claimed, or an earlier process of its name."""
     if state.status == "importing":
         return []
     return [
@@ -52,7 +56,11 @@ def claimed_by_others(state: ThreadState, pool: str, executor: str) -> list[Call
 
 
 def before_running(state: ThreadState, attempt: Attempt, now_ms: int) -> Verdict:
-    """For an attempt whose claim has been appended: whether it may run now."""
+    """Decide about an attempt whose claim has been appended and not acted on yet.
+
+    `wait`: the claim has not been read back. `run`: it is in force. `never_ran`: it is in force and too old, or the
+    turn is over, so its end must be recorded. `forget`: another claim won, or the call is settled.
+    """
     call = state.calls.get(attempt.call)
     if call is None or call.settled or call.attempt != attempt.attempt:
         return "forget"
@@ -66,8 +74,10 @@ def before_running(state: ThreadState, attempt: Attempt, now_ms: int) -> Verdict
 
 
 def while_running(state: ThreadState, attempt: Attempt) -> Verdict:
-    """For an attempt that runs: whether it is still wanted. One that was taken for lost is, until a later one is
-    dispatched: its end is the proof of what it did.
+    """Decide whether an attempt that runs should run on.
+
+    An attempt that was declared lost runs on until a later one is dispatched: its end proves what it did, and so
+    settles the call without a person.
     """
     call = state.calls.get(attempt.call)
     if call is None or call.settled or is_cancelling(state, call):
@@ -78,7 +88,7 @@ def while_running(state: ThreadState, attempt: Attempt) -> Verdict:
 
 
 def is_settled(state: ThreadState, attempt: Attempt) -> bool:
-    """For an attempt whose end is in the log: whether nothing in the state speaks of it as under way any more."""
+    """Return whether the state has caught up with an attempt whose end is in the log, so that it can be forgotten."""
     call = state.calls.get(attempt.call)
     return call is None or call.attempt != attempt.attempt or call.status not in {"dispatched", "running"}
 
@@ -92,7 +102,7 @@ def is_cancelling(state: ThreadState, call: Call) -> bool:
 
 
 def environment(turn: Turn | None) -> dict[str, JsonValue]:
-    """What the thread's pinned configuration says of where and how its tools run."""
+    """Return what the configuration of the turn says about where and how its tools run."""
     if turn is None:
         return {}
     config = turn.config

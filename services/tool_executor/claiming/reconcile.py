@@ -1,9 +1,12 @@
-"""What an executor makes of a `reconcilable` call that is unknown: pure.
+"""What follows from a downstream's answer about an unknown `reconcilable` call: pure.
 
-The downstream is asked by the call's idempotency key, at once, and again after a while where it cannot say. `done` is
-believed at any time. `not_done` is believed only once no executor can be at the call any more: the one that was taken
-for lost may just be about to do it. Then the call runs again where its turn and its attempts allow that, and has failed
-where they do not. What the downstream cannot say is left to people in the end.
+The downstream is asked by the call's idempotency key: at once, and again later while its answer is inconclusive.
+
+    done        believed at any time: the call succeeded
+    not_done    believed only when no executor can still be working on the call. The one that was declared lost may be
+                about to do it, and then a second run would do it twice. Then the call runs again, or has failed if its
+                turn is over or it has no attempt left
+    unknown     asked again after growing pauses, and left to people in the end
 """
 
 import json
@@ -48,6 +51,8 @@ class ReconcileLimits:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
+    """What a downstream says about a call."""
+
     status: Status
     result: JsonValue = None
     note: str | None = None
@@ -57,7 +62,7 @@ class Answer:
 class AskAgain:
     at_ms: int
     is_try: bool
-    """Whether this answer was one of those that say nothing."""
+    """Whether the answer was inconclusive, which counts towards the limit of tries."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,14 +74,14 @@ Step: TypeAlias = ToolCallResolved | AskAgain | LeaveToPeople
 
 
 def unknown_reconcilable(state: ThreadState, pool: str) -> list[Call]:
-    """Calls about which an executor of this pool asks."""
+    """Return the calls that an executor of this pool should ask about."""
     if state.status == "importing":
         return []
     return [call for call in unknown_calls(state) if call.effect == "reconcilable" and call.pool == pool]
 
 
 def answer_of(said: object) -> Answer:
-    """What a hook said, as an answer; whatever does not fit says nothing, and its note says why."""
+    """Return the answer in what a hook said. Anything that does not fit is `unknown`, with the reason as its note."""
     if not isinstance(said, Mapping):
         return Answer("unknown", note=f"the answer is no JSON object: {_shown(said)}")
     note = said.get("note")
@@ -93,8 +98,10 @@ def answer_of(said: object) -> Answer:
 
 
 def over_at_ms(call: Call, limits: ReconcileLimits) -> int:
-    """When nobody can be at it any more: its claim was read back as late as its lease allows, the tool ran for all its
-    time, and was killed within the grace, which is for clocks that differ, too.
+    """Return the time after which no executor can be working on the call.
+
+    The worst case is a claim that was read back at the very end of its lease and a tool that then used its whole
+    timeout. The grace is for killing it, and for clocks that differ.
     """
     lease_ms = 1000 * (call.lease_seconds or limits.lease_seconds)
     return call.claimed_ms + lease_ms + call.timeout_ms + int(1000 * limits.grace_seconds)
@@ -110,8 +117,10 @@ def next_step(
     tries: int,
     limits: ReconcileLimits,
 ) -> Step:
-    """`asked_ms`: when this answer was asked for; what it says may have been so then, and not any more. `asked`: how
-    often so far, this time included. `tries`: how often the answer said nothing before.
+    """Return what to do after this answer.
+
+    `asked_ms` is when the answer was asked for: a slow answer describes that moment, not the present. `asked` counts
+    the questions so far, this one included. `tries` counts the inconclusive answers before this one.
     """
     again_at_ms = now_ms + delay_ms(limits, asked)
     match answer.status:
@@ -131,6 +140,7 @@ def next_step(
 
 
 def why_not_again(state: ThreadState, call: Call) -> str | None:
+    """Return why the call must not run again, or None if it may."""
     if is_cancelling(state, call):
         return "it does not run again, since its turn is over or being cancelled"
     return "it was its last attempt" if call.last else None
@@ -149,7 +159,7 @@ def _resolved(
 
 
 def _tool_result(result: object) -> JsonValue:
-    """In the form that tools' results have, and cut as they are. One that has it already stays as it is."""
+    """Return the result in the form of tool results, shortened as they are. One that has that form stays as it is."""
     if result is None:
         return None
     if isinstance(result, str):

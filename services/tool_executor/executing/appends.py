@@ -1,4 +1,4 @@
-"""What this executor says: events, acknowledged, and progress, which may be lost."""
+"""Appends of this executor: events, which are acknowledged, and progress, which may be lost."""
 
 import asyncio
 from collections.abc import Sequence
@@ -23,6 +23,10 @@ class Appends:
         self._source = f"tool-executor/{instance}"
 
     def events(self, partition: int, key: ThreadKey, events: Sequence[Event]) -> "asyncio.Future[tuple[int, ...]]":
+        """Append the events as one batch; the future holds their offsets once they are acknowledged.
+
+        An end whose result is too large for a record is appended without it: an end must never fail for its size.
+        """
         now = self._clock.now_ms()
         outgoing = []
         for event in events:
@@ -34,6 +38,7 @@ class Appends:
         return self._log.appender.append(topic_of(key).name, partition, outgoing)
 
     def progress(self, partition: int, key: ThreadKey, progress: Progress) -> None:
+        """Append to the progress topic without waiting. A full queue drops it, which changes no state."""
         value, headers = encode_progress(progress)
         outgoing = Outgoing(key.to_bytes(), value, headers, self._clock.now_ms())
         self._log.appender.append_lossy(THREAD_PROGRESS.name, partition, [outgoing])
@@ -43,7 +48,7 @@ class Appends:
 
 
 def _without_result(event: Event, why: str) -> Event:
-    """An end whose result is over the record limit, with the reason in its place."""
+    """Return the end with the reason in place of its result."""
     if isinstance(event, ToolCallFinished):
         return event.model_copy(update={"result": text_result(why, True), "changes": (), "artifacts": ()})
     if isinstance(event, ToolCallResolved):

@@ -1,13 +1,19 @@
-"""Watching the claims of others: a running call whose executor shows no heartbeat for its lease is lost.
+"""Watches the leases of claims: a claim without a heartbeat for its lease counts as lost.
 
-Time is counted from what this process has seen, never from a foreign clock: from when it first saw the claim, or from
-the last heartbeat. A lease is judged only on a progress topic that has been read to its end.
+Two rules keep a living executor from being declared lost. Time is counted by this process's clock alone, from when it
+first saw the claim or last heard a heartbeat; clocks of other machines play no part. And a lease is judged only after
+the progress topic has been read to its end as of a time after the lease was over: if this process is slow, heartbeats
+that it has not read yet still count.
+
+Watches are shared by the executors of all topics in the process. One reader follows the progress of exactly those
+partitions in which something is watched.
 """
 
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Final
 
 import structlog
 
@@ -20,22 +26,28 @@ from services.chassis.process.timers import Timer, Timers
 
 log = structlog.get_logger()
 
-POLL_MS = 500
-RETRY_MS = 1_000
+POLL_MS: Final = 500
+"""How long one read waits, and so how late a new watch is noticed."""
+RETRY_MS: Final = 1_000
+"""The pause before an overdue lease is judged again, or the topic is read again after an error."""
 
 
 @dataclass(slots=True, eq=False)
 class Watch:
+    """One claim whose lease is watched."""
+
     partition: int
     lease_ms: int
     seen_ms: int
-    """When the claim, or its last heartbeat, was seen here."""
+    """When this process saw the claim or its latest heartbeat."""
     on_lost: Callable[[], None]
     timer: Timer | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class TopicEnd:
+    """The end of a partition, and when it was asked for."""
+
     asked_ms: int
     offset: int
 
@@ -48,15 +60,15 @@ class Leases:
         self._watches: dict[tuple[bytes, str], Watch] = {}
         self._changed = asyncio.Event()
         self._read_to: dict[int, int] = {}
-        """By partition: the offset up to which heartbeats have been read."""
+        """The offset up to which heartbeats have been read, by partition."""
         self._ends: dict[int, TopicEnd] = {}
-        """By partition, as it was when a lease that seemed over last asked for it."""
+        """The end of each partition as it was when an overdue lease last asked for it."""
         self._ask_ends: set[int] = set()
         self._overdue: dict[tuple[bytes, str], Watch] = {}
-        """Whose lease seems to be over, until their heartbeats are read to the end."""
+        """Watches whose lease seems to be over, until the heartbeats are read to the end."""
 
     def watch(self, key: ThreadKey, claim: str, partition: int, lease_ms: int, on_lost: Callable[[], None]) -> None:
-        """`on_lost` is called once the lease is over, again and again until the watch is taken away."""
+        """Watch a claim. `on_lost` is called when its lease is over, and after each further lease until `unwatch`."""
         name = (key.to_bytes(), claim)
         if name in self._watches:
             return
@@ -88,12 +100,12 @@ class Leases:
             self._look_at(name, watch, now + RETRY_MS)
 
     def _is_read_since(self, partition: int, time_ms: int) -> bool:
-        """Whether every heartbeat that was in the log at that time has been heard."""
+        """Return whether every heartbeat that was in the log at that time has been read."""
         end = self._ends.get(partition)
         return end is not None and end.asked_ms >= time_ms and self._read_to.get(partition, -1) >= end.offset
 
     async def run(self) -> None:
-        """Reads the progress of the partitions in which something is watched. Until cancelled."""
+        """Read the progress of the partitions in which something is watched, until cancelled."""
         while True:
             await self._changed.wait()
             self._changed.clear()
@@ -133,8 +145,10 @@ class Leases:
             self._look(name, watch)
 
     async def _assign(self, reader: Reader) -> None:
-        """From the end: what was heard before a watch began says nothing about whether its executor lives now. Leases
-        count from when their heartbeats could be heard.
+        """Follow the partitions of all watches, new ones from their end.
+
+        Heartbeats from before a watch began do not say whether its executor is alive now. The leases in a new partition
+        start anew, because before this moment their heartbeats could not be heard.
         """
         wanted = {TopicPartition(THREAD_PROGRESS.name, watch.partition) for watch in self._watches.values()}
         have = reader.assignment()

@@ -1,7 +1,10 @@
-"""Puts what a tool's result does not hold into the artifact store, before the end of its call is said.
+"""Puts the attachments of a tool's end into the artifact store, before the end is recorded.
 
-A store that is away takes nothing from the result: it goes out cut, and says so. So this never fails, and takes no
-longer than it may.
+The order is the point: once an event names an artifact, the artifact must be there, wherever this process dies. If it
+dies after the store and before the append, an unnamed artifact is left behind, which the collector removes.
+
+A store that is away does not change how the call ended. The result goes out shortened and says what could not be kept.
+So this never fails, and it takes no longer than its limit.
 """
 
 import asyncio
@@ -19,8 +22,8 @@ from services.tool_executor.tools import Emit, ToolEnd, ToolRequest, ToolRunner
 
 CANCELLED_SECONDS: Final = 3.0
 """How long the store may take for a call that was cancelled: a drain or a person waits for its end."""
-NOT_TOLD = frozenset({"lost", "cancelled", "not_started"})
-"""Ends whose events have no room for a result."""
+NOT_TOLD: Final = frozenset({"lost", "cancelled", "not_started"})
+"""Outcomes whose events have no room for a result, so that nothing could name the artifacts."""
 
 log = structlog.get_logger()
 
@@ -34,7 +37,7 @@ class OutputStoreLimits:
 
 
 class OutputStore:
-    """A `ToolRunner` around others."""
+    """A `ToolRunner` around another one, whose attachments it stores."""
 
     def __init__(
         self,
@@ -91,7 +94,7 @@ class OutputStore:
 
 
 def with_texts(result: JsonValue, texts: list[str]) -> JsonValue:
-    """The result with more texts at its end."""
+    """Return the result with more texts at its end. A result that is no object stays as it is."""
     if not texts or not isinstance(result, dict):
         return result
     content = result.get("content")

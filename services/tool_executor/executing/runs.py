@@ -16,6 +16,8 @@ RunName: TypeAlias = tuple[str, int]
 
 
 class Runs:
+    """Finds and forgets runs, and takes and frees the slot of each."""
+
     def __init__(self, slots: CallSlots, waiting: WaitingThreads) -> None:
         self.by_thread: dict[ThreadKey, dict[RunName, Run]] = {}
         self._slots = slots
@@ -50,6 +52,7 @@ class Runs:
         self._waiting.offer_soon()
 
     def forget(self, run: Run) -> None:
+        """Drop the run and its slot. From then on a claim of it that is read would be denied."""
         self.release_slot(run)
         runs = self.by_thread.get(run.key, {})
         runs.pop((run.attempt.call, run.attempt.attempt), None)

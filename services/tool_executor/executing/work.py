@@ -54,10 +54,12 @@ class Reconciliation:
 
 @dataclass(slots=True, eq=False)
 class Work:
+    """What the executor remembers about one thread while it owns the partition."""
+
     watched: dict[str, str] = field(default_factory=dict)
     """Claims of other executors whose lease is watched: call to claim."""
     reconciliations: dict[str, Reconciliation] = field(default_factory=dict)
-    """By call."""
+    """What was asked about unknown calls, by call."""
 
 
 Held: TypeAlias = HeldThread[Work]
