@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 ROOT: Final = Path(__file__).parents[1]
 PAGE: Final = ROOT / "CONTRIBUTING.md"
-HOUSE: Final = ("schemas", "services", "reference", "demo", "bench")
+HOUSE: Final = ("schemas", "services", "reference", "demo", "examples", "bench")
 BEGIN: Final = "<!-- rooms: python -m reference.rooms -->\n"
 END: Final = "<!-- end of rooms -->\n"
 
