@@ -1,4 +1,13 @@
-"""The ingest service: `threadlog services run ingest`."""
+"""The ingest service: `threadlog services run ingest`. This module wires it; nothing else makes its parts.
+
+`wire` makes every part and gives each group of routes just what it uses. `_serve` runs what has to run beside the
+requests: the reader of the live topics, the tool catalog, the look for stuck threads, and the imports.
+
+The order of the start matters: streams are opened before the port is, so that the first client finds them working. So
+does the order of the end: readiness fails first, then streams end with the cursor to continue with, then the server
+finishes the answers under way, and only then the tasks end on which those answers depend. A kill instead of this end
+loses nothing: a command is acknowledged only once it is in the log.
+"""
 
 import contextlib
 import socket
@@ -81,18 +90,23 @@ from services.ingest.streams.metrics import LiveCollector
 from services.ingest.streams.watched_thread import TailLimits
 
 SERVICE = "ingest"
-BACKLOG = 2_048
+BACKLOG: Final = 2_048
+"""Connections that may wait to be accepted. When another instance ends, all of its clients connect at once."""
 KEEP_ALIVE_SECONDS: Final = 30
 """How long an idle connection stays open. Clients poll and submit more often than that."""
 
 logger = structlog.get_logger()
 
 
-class CommandsAsk(EarlierCommands, Standings, Protocol):
-    """What commands ask of the views."""
+class CommandQueries(EarlierCommands, Standings, Protocol):
+    """Everything that commands read from the views: earlier commands, and why a command was refused."""
 
 
 def main() -> int:
+    """Run the service until it is told to stop, and return the exit status of the process.
+
+    Settings that would let anybody act for every tenant end it with status 2, before it listens.
+    """
     settings = IngestSettings()
     try:
         require_safe(settings)
@@ -112,6 +126,7 @@ async def _serve(settings: IngestSettings, lifecycle: Lifecycle) -> None:
     server: _Server | None = None
 
     def not_ready() -> str | None:
+        # Checked first: a balancer has to stop sending requests while those under way are still answered.
         if lifecycle.stopping.is_set():
             return "stopping"
         return None if server is not None and server.started else "starting"
@@ -152,7 +167,7 @@ async def _serve(settings: IngestSettings, lifecycle: Lifecycle) -> None:
 
 
 class Wired(NamedTuple):
-    """The application, and the parts of it that run by themselves beside the requests."""
+    """The application, and those of its parts that `_serve` runs beside the requests."""
 
     app: ASGIApp
     watches: Watches
@@ -230,10 +245,12 @@ def wire(
 
 
 def request_rules(settings: IngestSettings, authenticator: Authenticator) -> RequestRules:
+    """Return what holds for every request: who may send it, and how large its body may be."""
     return RequestRules(authenticator, settings.ingest_body_bytes_max)
 
 
 def live_limits(settings: IngestSettings) -> LiveLimits:
+    """Return the limits of streams. Those that no deployment changes are constants of `streams`."""
     tail = TailLimits(settings.ingest_stream_lag_records_max)
     return LiveLimits(watches_max=settings.ingest_streams_max, tail=tail)
 
@@ -270,7 +287,7 @@ def commands_of(
     limits: IngestLimits,
     log: Log,
     known: KnownThreads,
-    views: CommandsAsk,
+    views: CommandQueries,
     watches: Watches,
     clock: Clock,
     metrics: IngestMetrics,
@@ -295,6 +312,7 @@ def commands_of(
 
 
 def accept_limits(settings: IngestSettings) -> AcceptLimits:
+    """Return the limits of what a command may contain, and the configuration of threads that name none."""
     default = Config(model=settings.ingest_default_model, instructions=settings.ingest_default_instructions)
     return AcceptLimits(
         input_bytes_max=settings.ingest_input_bytes_max,
@@ -306,6 +324,7 @@ def accept_limits(settings: IngestSettings) -> AcceptLimits:
 
 def _authenticator(settings: IngestSettings, database: Database, sql: Mapping[str, str], clock: Clock) -> Authenticator:
     if settings.ingest_auth == "dev":
+        # `main` has checked it, too; but whoever calls `wire` otherwise must not open the service to the network.
         require_safe(settings)
         return DevAuthenticator()
     return KeyAuthenticator(
@@ -316,9 +335,11 @@ def _authenticator(settings: IngestSettings, database: Database, sql: Mapping[st
 
 
 class _Server(uvicorn.Server):
+    """A server that leaves signals to the lifecycle, which has more to end than the server."""
+
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Signals are the lifecycle's."""
+        """Catch no signal; uvicorn would stop the server while streams are still open."""
         yield
 
 
@@ -328,19 +349,22 @@ def _uvicorn_config(app: ASGIApp, settings: IngestSettings) -> uvicorn.Config:
         loop="none",
         http="httptools",
         ws="none",
+        # What the application needs is opened and closed by `_serve`, in its order.
         lifespan="off",
         log_config=None,
         access_log=False,
         server_header=False,
+        # A client could write these headers itself.
         proxy_headers=False,
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
-        # Earlier than the lifecycle cuts the drain short, so that a client that does not go is no failure.
+        # The server gives up on slow clients before the lifecycle ends the drain, so that they do not count as a
+        # failure of the service.
         timeout_graceful_shutdown=max(1, int(settings.drain_seconds * 0.8)),
     )
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """Raises OSError where the port is taken."""
+    """Listen before the server starts, so that a port in use is an error of the start. Raises OSError."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     return socket.create_server((host, port), family=family, backlog=BACKLOG)
 

@@ -1,4 +1,8 @@
-"""The application: the routes of all groups, what errors become, and the gate that every request passes."""
+"""The application: the routes of all groups, what errors become, and the gate that every request passes.
+
+A request passes, from the outside in: Starlette's last resort, which logs an unexpected error; the `Gate`; the handlers
+of errors below; the router, which tries the routes in the order of `GROUPS`; and the endpoint that `operation` made.
+"""
 
 import asyncio
 import time
@@ -90,6 +94,7 @@ def create_app(
 
 @cache
 def openapi_document() -> dict[str, Any]:
+    """Return the OpenAPI document, made once. It needs no service: the declarations are those of the classes."""
     return openapi.describe([Tagged(group.tag, found) for group in GROUPS for found in operations_of(group)])
 
 
@@ -98,7 +103,11 @@ async def _openapi(_request: Request) -> Response:
 
 
 class Gate:
-    """Counts and limits the requests whose answer has not begun. Pure ASGI: no task, no copy of the body."""
+    """Counts and limits the requests whose answer has not begun.
+
+    A stream that has begun no longer counts: it may stay open for hours and has a limit of its own. The gate is plain
+    ASGI, with no task and no copy of the body, because every request pays for it.
+    """
 
     def __init__(self, app: ASGIApp, requests_max: int, metrics: IngestMetrics) -> None:
         self._app = app
@@ -115,7 +124,7 @@ class Gate:
             return
         if self._under_way >= self._max:
             self._metrics.requests_refused.inc()
-            answer = Problem(OVERLOADED, f"{self._max} requests are under way.").response()
+            answer = Problem(OVERLOADED, f"The service is at its limit of {self._max} requests under way.").response()
             await answer(scope, receive, send)
             return
         started = time.perf_counter()
@@ -133,18 +142,21 @@ class Gate:
         try:
             await self._app(scope, receive, counted)
         except asyncio.CancelledError:
-            # The process ends, and whoever serves HTTP would answer a bare 500: a client could not tell it from a bug.
+            # The process ends. The server would answer with a bare 500, which a client could not tell from a bug.
             if has_begun:
                 raise
-            answer = Problem(STOPPING, "The service is ending; what was asked may have been done.").response()
+            answer = Problem(
+                STOPPING, "The service is stopping. The request may or may not have taken effect."
+            ).response()
             answer.headers["connection"] = "close"
             await answer(scope, receive, counted)
         finally:
             if not has_begun:
                 self._under_way -= 1
 
-    def _count(self, asked: str, status: int, seconds: float) -> None:
-        method = asked if asked in METHODS else OTHER
+    def _count(self, requested: str, status: int, seconds: float) -> None:
+        # The children of a metric are kept here: looking them up by their labels costs more than counting.
+        method = requested if requested in METHODS else OTHER
         counter = self._counters.get((method, status))
         if counter is None:
             counter = self._counters[method, status] = self._metrics.requests.labels(method, str(status))
@@ -160,11 +172,15 @@ async def _problem(_request: Request, error: Exception) -> Response:
 async def _http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     if error.status_code == METHOD_NOT_ALLOWED.status:
-        response = Problem(METHOD_NOT_ALLOWED, f"{request.method} does not fit this path.").response()
+        response = Problem(
+            METHOD_NOT_ALLOWED,
+            f"This path does not take {request.method}; the header Allow names the methods that it takes.",
+        ).response()
         response.headers.update(error.headers or {})
         return response
-    return Problem(NOT_FOUND, "There is no such path.").response()
+    return Problem(NOT_FOUND, "The API has no such path; see /v1/openapi.json.").response()
 
 
 async def _failed(_request: Request, _error: Exception) -> Response:
-    return Problem(INTERNAL, "An unexpected error; it was logged.").response()
+    """Say nothing about the error, which may contain data of others; Starlette raises it again for the log."""
+    return Problem(INTERNAL, "An unexpected error occurred and was logged.").response()

@@ -282,5 +282,5 @@ async def test_who_lacks_the_right_neither_decides_nor_resolves(place: Place) ->
     ):
         answer = await client.post(path, json=body, headers=headers)
         assert (answer.status_code, answer.json()["type"].rpartition("/")[2]) == (403, "forbidden")
-        assert answer.json()["detail"] == "This needs the scope tools:decide."
+        assert answer.json()["detail"] == "The API key needs the scope tools:decide."
     assert (place.state(waiting).seq, place.state(lost).seq) == before

@@ -35,16 +35,21 @@ SUBJECT_HEADER = "x-threadlog-subject"
 
 @dataclass(frozen=True, slots=True)
 class Principal:
+    """The caller of a request."""
+
     tenant: TenantId
     subject: str
     scopes: frozenset[str]
 
     @property
     def actor(self) -> str:
+        """The caller as records name it."""
         return f"user:{self.subject}"
 
 
 class StoredKey(NamedTuple):
+    """An API key as the database has it."""
+
     tenant: str
     subject: str
     scopes: tuple[str, ...]
@@ -53,25 +58,32 @@ class StoredKey(NamedTuple):
 
 
 class KeyStore(Protocol):
+    """Where keys are looked up by the id that is part of them."""
+
     async def find(self, key_id: str) -> StoredKey | None:
-        """Raises ProblemError (views-unavailable) while the database is away."""
+        """Return the key, or None if there is none. Raises ProblemError (views-unavailable) without a database."""
 
 
 class Authenticator(Protocol):
+    """Finds out who sends a request."""
+
     async def principal(self, headers: Mapping[str, str]) -> Principal:
-        """Raises ProblemError: unauthenticated, foreign-host, or views-unavailable."""
+        """Return the caller. Raises ProblemError: unauthenticated, foreign-host, or views-unavailable."""
 
 
 async def authorize(authenticator: Authenticator, headers: Mapping[str, str], scope: Scope) -> Principal:
+    """Return the caller if they have the scope. Raises ProblemError otherwise."""
     principal = await authenticator.principal(headers)
     if scope not in principal.scopes:
-        raise ProblemError(Problem(FORBIDDEN, f"This needs the scope {scope}."))
+        raise ProblemError(Problem(FORBIDDEN, f"The API key needs the scope {scope}."))
     return principal
 
 
 class DevAuthenticator:
-    """Believes two headers. Answers only requests that address this machine by a loopback name, so that no web page
-    can reach it through a name of its own that resolves to 127.0.0.1.
+    """Believes two headers, for development on one machine.
+
+    It answers only requests that address this machine by a loopback name. Otherwise a web page could reach it through a
+    name of its own that resolves to 127.0.0.1, and act for every tenant.
     """
 
     async def principal(self, headers: Mapping[str, str]) -> Principal:
@@ -80,19 +92,29 @@ class DevAuthenticator:
             raise ProblemError(Problem(FOREIGN_HOST, f"The request addresses {host[:100]!r} instead of localhost."))
         tenant, subject = headers.get(TENANT_HEADER, "dev"), headers.get(SUBJECT_HEADER, "dev")
         if not is_name(tenant) or SUBJECT.fullmatch(subject) is None:
-            raise ProblemError(Problem(UNAUTHENTICATED, f"{TENANT_HEADER} or {SUBJECT_HEADER} cannot be a name."))
+            raise ProblemError(
+                Problem(UNAUTHENTICATED, f"The header {TENANT_HEADER} or {SUBJECT_HEADER} is not a valid name.")
+            )
         return Principal(TenantId(tenant), subject, SCOPES)
 
 
 @dataclass(slots=True)
 class _Remembered:
     principal: Principal | None
-    """None: such a key is not valid."""
+    """The caller; None if the key is not valid. That is kept, too, so that wrong keys do not cost a query each."""
     look_again_ms: int
+    """When the key is looked up again, which is when a revoked key stops working."""
     stale_ms: int
+    """Until when a key that was valid is still believed if the database is away."""
 
 
 class KeyAuthenticator:
+    """Believes API keys that are in the database and not revoked.
+
+    A revoked key works until it is looked up again. While the database is away, keys that were valid go on working for
+    a while, so that writes, which need no database, do not stop with it.
+    """
+
     def __init__(
         self,
         keys: KeyStore,
@@ -124,12 +146,14 @@ class KeyAuthenticator:
         if match is None:
             raise ProblemError(_no_key(authorization))
         if before is not None:
-            before.look_again_ms = now_ms + self._cache_ms  # the requests that come meanwhile need not ask too
+            # Set before the query, so that requests that come meanwhile do not send the same query.
+            before.look_again_ms = now_ms + self._cache_ms
         try:
             stored = await self._keys.find(match[1])
         except ProblemError:
             if before is None or before.principal is None or now_ms >= before.stale_ms:
                 if before is not None:
+                    # Nothing was found out, so the next request asks again.
                     before.look_again_ms = now_ms
                 raise
             return before
@@ -141,8 +165,10 @@ class KeyAuthenticator:
 
 
 def principal_of(stored: StoredKey | None, secret: str) -> Principal | None:
+    """Return the caller that a stored key stands for; None if it is missing, revoked, or has another secret."""
     if stored is None or stored.revoked:
         return None
+    # In constant time: how long it takes must not tell how much of a secret is right.
     if not hmac.compare_digest(stored.secret_sha256, sha256(secret.encode()).digest()):
         return None
     return Principal(TenantId(stored.tenant), stored.subject, frozenset(stored.scopes))
@@ -156,7 +182,7 @@ def _key_of(authorization: str) -> re.Match[str] | None:
 def _no_key(authorization: str) -> Problem:
     if not authorization:
         return Problem(UNAUTHENTICATED, "The header Authorization is missing.")
-    return Problem(UNAUTHENTICATED, "The header Authorization holds no valid API key.")
+    return Problem(UNAUTHENTICATED, "The header Authorization does not contain a valid API key.")
 
 
 def _without_port(host: str) -> str:

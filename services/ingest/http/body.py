@@ -1,4 +1,4 @@
-"""Request bodies: read with a limit, parsed and validated once.
+"""Request bodies: read with limits on size and time, parsed and validated once.
 
 What could not be stored exactly is looked for in the raw bytes first, which takes one scan; only a body with something
 suspicious in it is parsed a second time, to say what it is.
@@ -28,6 +28,7 @@ from services.ingest.http.problems import (
 )
 
 ERRORS_SHOWN_MAX = 10
+"""Errors of one body that an answer names. A body of many small mistakes must not become a large answer."""
 
 _SUSPICIOUS = re.compile(rb"\\u(?:0000|[dD][89a-fA-F])|[0-9]{16}|[0-9][eE]|NaN|Infinity")
 """An escaped U+0000 or surrogate, a long number, one with an exponent, or a word that only looks like JSON."""
@@ -60,7 +61,7 @@ async def read_body(
 
 
 def parse(raw: bytes, model: type[Model]) -> Model:
-    """Raises ProblemError."""
+    """Return the body as its model. Raises ProblemError: malformed-json, unstorable, invalid-request."""
     if _SUSPICIOUS.search(raw) is not None:
         _refuse_unstorable(raw)
     try:
@@ -70,6 +71,7 @@ def parse(raw: bytes, model: type[Model]) -> Model:
 
 
 async def _read(request: Request, bytes_max: int, timeout_seconds: float) -> bytes:
+    # A body that announces that it is too large is refused before any of it is read.
     declared = request.headers.get("content-length", "")
     if declared.isdecimal() and int(declared) > bytes_max:
         raise ProblemError(_oversize(bytes_max))
@@ -108,7 +110,7 @@ def _refuse_unstorable(raw: bytes) -> None:
     try:
         value: JsonValue = json.loads(raw, parse_constant=_refuse_constant)
     except (ValueError, RecursionError):
-        return  # no JSON: the model says where
+        return  # It is not JSON. The model says so, too, and names the place.
     reason = unstorable(value)
     if reason is not None:
         raise ProblemError(Problem(UNSTORABLE, f"The body holds {reason.removeprefix('text holds ')}."))
@@ -126,7 +128,7 @@ def _refuse_invalid(error: pydantic.ValidationError) -> NoReturn:
 
 
 def invalid_request(details: Sequence[Mapping[str, Any]]) -> Problem:
-    """From pydantic's errors."""
+    """Return the problem of a body or of parameters, from pydantic's errors. The first one becomes the detail."""
     errors: list[JsonValue] = [
         {"place": ".".join(str(part) for part in detail["loc"]) or "body", "detail": _said(detail)}
         for detail in details[:ERRORS_SHOWN_MAX]
@@ -137,5 +139,5 @@ def invalid_request(details: Sequence[Mapping[str, Any]]) -> Problem:
 
 
 def _said(detail: Mapping[str, Any]) -> str:
-    """What our own models say is a sentence already."""
+    """Remove the prefix of pydantic from messages of our own validators, which are complete already."""
     return str(detail["msg"]).removeprefix("Value error, ")

@@ -1,6 +1,8 @@
 """The description of the API, in OpenAPI 3.1: written from the declarations by which requests are read.
 
-Each operation has an example in `examples/`, named after it: one conversation with the service, step by step.
+Nothing is described here that is not used: parameters and bodies are the models that requests are read with, and the
+tests hold answers to the models that they have here. Each operation has an example in `examples/`, named after it: one
+conversation with the service, step by step.
 """
 
 from collections.abc import Iterable
@@ -32,7 +34,7 @@ _WITH_CONTENT = (200, 206)
 
 
 class Example(BaseModel):
-    """A request and its answer."""
+    """An example of an operation: a request and its answer. The tests hold it to the models of the operation."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -101,6 +103,7 @@ def _schemas(models: Iterable[type[BaseModel]], mode: JsonSchemaMode) -> dict[st
 
 
 def _described(tag: str, declared: Operation) -> dict[str, Any]:
+    """Return the Operation Object. A part of the path is text for OpenAPI, however it is read."""
     described: dict[str, Any] = {
         "tags": [tag],
         "summary": declared.summary,
@@ -144,6 +147,7 @@ def _parameters(model: type[Parameters]) -> list[dict[str, Any]]:
 
 
 def _answers(declared: Operation) -> dict[str, Any]:
+    """Return the answers by status. Problems of one status share an entry, since OpenAPI has one for each status."""
     described: dict[str, Any] = {}
     for status in declared.statuses:
         content = {} if declared.answer is None else {JSON: {"schema": _reference(declared.answer)}}

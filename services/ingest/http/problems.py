@@ -1,4 +1,11 @@
-"""Every error that the API gives, in one catalogue: RFC 9457 problems.
+"""Every error of the API, in one catalogue: RFC 9457 problems.
+
+The `slug` of a problem is part of the API: clients decide by it and by the status, never by the texts. `advice` becomes
+the table of docs/http.md. The detail of a problem says what happened to this request, and what to do if that differs.
+
+Statuses follow one rule: 429 and 503 mean that the same request may succeed later, and carry `Retry-After`; any other
+4xx means that something has to change first. A command that is refused with `not-applied` is in the log, and stays
+there. After `log-unavailable`, `stopping` and `internal` it may be in the log. After any other problem it is not.
 
 A problem is a value (`Problem`) where it is expected, and an exception (`ProblemError`) where it ends a request.
 """
@@ -18,13 +25,15 @@ MEDIA_TYPE = "application/problem+json"
 
 
 class ProblemType(NamedTuple):
+    """A kind of problem: what all problems of one slug have in common."""
+
     slug: str
     status: int
     title: str
     advice: str
-    """What a client does now; for the documentation."""
+    """What a client should do; for the documentation."""
     retry_after_seconds: int | None = None
-    """Trying the same again after this time can help."""
+    """Seconds after which the same request may succeed; None if trying again does not help."""
 
 
 MALFORMED_JSON = ProblemType("malformed-json", 400, "The body is not JSON", "Send one JSON object, encoded in UTF-8.")
@@ -34,7 +43,7 @@ MALFORMED_KEY = ProblemType(
     "The Idempotency-Key cannot be used",
     "Send 1 to 200 visible ASCII characters, such as a UUID.",
 )
-BAD_CURSOR = ProblemType("bad-cursor", 400, "The cursor is not one of ours", "Start the list again without a cursor.")
+BAD_CURSOR = ProblemType("bad-cursor", 400, "The cursor is not valid", "Start the list again without a cursor.")
 MALFORMED_BODY = ProblemType("malformed-body", 400, "The body did not arrive whole", "Send it again.")
 UNAUTHENTICATED = ProblemType(
     "unauthenticated", 401, "No valid API key", "Send `Authorization: Bearer tl_…` with a key that is not revoked."
@@ -45,8 +54,8 @@ FORBIDDEN = ProblemType(
 FOREIGN_HOST = ProblemType(
     "foreign-host",
     403,
-    "Development mode answers this machine only",
-    "Address the service as localhost; development mode believes every caller.",
+    "Development mode answers only this machine",
+    "Send the request to localhost. Development mode believes every caller.",
 )
 THREAD_NOT_FOUND = ProblemType(
     "thread-not-found",
@@ -54,7 +63,8 @@ THREAD_NOT_FOUND = ProblemType(
     "There is no such thread",
     "Check the id. Threads of other tenants answer the same.",
 )
-NOT_FOUND = ProblemType("not-found", 404, "There is nothing here", "Check the path; the detail says what is missing.")
+"""Has no member or word that differs for threads of other tenants: it must not reveal that an id exists."""
+NOT_FOUND = ProblemType("not-found", 404, "Not found", "Check the path; the detail says what is missing.")
 ARTIFACT_NOT_FOUND = ProblemType(
     "artifact-not-found",
     404,
@@ -68,12 +78,14 @@ NOT_APPLIED = ProblemType(
     "The command was recorded but did not take effect",
     "Read `effect` and `reason`, look at the thread as it is now, and decide anew. The same command stays refused.",
 )
+"""The answer of a command that lost a race or that the fold refused. Its record is in the log, with this effect."""
 CALL_NOT_OPEN = ProblemType(
     "call-not-open",
     409,
     "The tool call does not wait for this",
     "Read the call as it is now. Nothing was recorded.",
 )
+"""Decided from the views, before anything is recorded: a result has to name the claim of the call."""
 THREAD_CLOSING = ProblemType(
     "thread-closing",
     409,
@@ -162,12 +174,14 @@ UNSTORABLE = ProblemType(
     "The body holds what cannot be stored exactly",
     "Leave out U+0000 and lone surrogates; write integers beyond 2^53 as strings.",
 )
+"""Refused rather than changed: a record's hash covers its text, and every reader has to get the same."""
 IDEMPOTENCY_CONFLICT = ProblemType(
     "idempotency-conflict",
     422,
     "The Idempotency-Key was used for something else",
     "Use a new key for a new command.",
 )
+"""The key is part of the events' ids, so a second command with it could only be dropped as a duplicate."""
 QUEUE_FULL = ProblemType(
     "queue-full", 429, "The thread's queue is full", "Wait until inputs were taken, then send it again.", 5
 )
@@ -183,6 +197,7 @@ INTERNAL = ProblemType(
     "The service failed",
     "Send it again with the same Idempotency-Key; tell the operators if it stays.",
 )
+"""An error that nobody expected. It is logged with its traceback, and the answer says nothing about it."""
 STOPPING = ProblemType(
     "stopping",
     503,
@@ -190,6 +205,7 @@ STOPPING = ProblemType(
     "Send it again, a command with the same Idempotency-Key: it may have been stored, and counts once.",
     1,
 )
+"""The request was cut off because the process ends; another instance answers it."""
 OVERLOADED = ProblemType("overloaded", 503, "The service is at its limit", "Send it again a little later.", 1)
 VIEWS_UNAVAILABLE = ProblemType(
     "views-unavailable",
@@ -198,9 +214,8 @@ VIEWS_UNAVAILABLE = ProblemType(
     "Send it again later. Writes to threads in use, and streams that are open, go on meanwhile.",
     5,
 )
-VIEWS_BEHIND = ProblemType(
-    "views-behind", 503, "The views have not come so far yet", "Send it again a little later.", 1
-)
+"""Postgres is away. Commands need it only for threads that this process does not know yet."""
+VIEWS_BEHIND = ProblemType("views-behind", 503, "The views are behind", "Send it again a little later.", 1)
 ARTIFACTS_UNAVAILABLE = ProblemType(
     "artifacts-unavailable", 503, "The artifact store does not answer", "Send it again a little later.", 2
 )
@@ -218,6 +233,7 @@ LOG_UNAVAILABLE = ProblemType(
     "The command may have been stored. Send it again with the same Idempotency-Key: it counts once.",
     2,
 )
+"""Kafka did not acknowledge in time. The record may arrive later, so the command must keep its key."""
 
 CATALOGUE: tuple[ProblemType, ...] = (
     MALFORMED_JSON,
@@ -266,26 +282,33 @@ CATALOGUE: tuple[ProblemType, ...] = (
 ALWAYS = (UNAUTHENTICATED, FORBIDDEN, FOREIGN_HOST, OVERLOADED, STOPPING, INTERNAL)
 """What every operation may answer."""
 OF_READS = (VIEWS_UNAVAILABLE, INVALID_REQUEST)
+"""What every operation that reads the views may answer."""
 OF_BODIES = (MALFORMED_JSON, MALFORMED_KEY, TOO_LARGE, UNSUPPORTED_MEDIA_TYPE, INVALID_REQUEST, UNSTORABLE)
+"""What every operation with a JSON body may answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
+    """A problem of one request."""
+
     type: ProblemType
     detail: str
     more: Mapping[str, JsonValue] = field(default_factory=dict)
     """Members beyond those of RFC 9457."""
 
     def body(self) -> dict[str, JsonValue]:
+        """Return the members in the order in which they are written: those of RFC 9457 first."""
         own: dict[str, JsonValue] = {
             "type": TYPE_PREFIX + self.type.slug,
             "status": self.type.status,
             "title": self.type.title,
             "detail": self.detail,
         }
-        return {**own, **self.more, **own}  # first, and never another's
+        # The second `own` keeps members of a problem, which may come from a tool, from replacing the type or status.
+        return {**own, **self.more, **own}
 
     def response(self) -> Response:
+        """Return the answer, with the headers that belong to this type of problem."""
         headers = {}
         if self.type.retry_after_seconds is not None:
             headers["retry-after"] = str(self.type.retry_after_seconds)
@@ -303,5 +326,8 @@ class ProblemError(ThreadlogError):
 
 
 def no_such_thread() -> Problem:
-    """The same for a thread that never was and for one of another tenant, byte for byte: so it names nothing."""
+    """Return the same for a thread that never existed and for one of another tenant, byte for byte.
+
+    So the detail does not repeat the id.
+    """
     return Problem(THREAD_NOT_FOUND, "There is no thread with this id.")

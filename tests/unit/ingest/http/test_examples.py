@@ -40,11 +40,11 @@ def complaints(declared: Operation, example: Example) -> list[str]:
     else:
         found += [misshapen(declared.answer, example.response) or ""]
     if example.refusal is not None:
-        slugs = {TYPE_PREFIX + problem.slug: problem.status for problem in CATALOGUE}
-        status = example.refusal.get("status")
+        types = {TYPE_PREFIX + problem.slug: (problem.status, problem.title) for problem in CATALOGUE}
+        status, title = example.refusal.get("status"), example.refusal.get("title")
         statuses = {problem.status for problem in (*ALWAYS, *declared.problems)}
         found += [misshapen(ProblemAnswer, example.refusal) or ""]
-        if slugs.get(str(example.refusal["type"])) != status or status not in statuses:
+        if types.get(str(example.refusal["type"])) != (status, title) or status not in statuses:
             found.append("its refusal is not one of the operation's")
     return [complaint for complaint in found if complaint]
 
