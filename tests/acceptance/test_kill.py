@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -69,7 +70,7 @@ async def follow(client: ThreadlogClient, thread: str, *, until: str, attempts: 
     return facts
 
 
-def applied(facts: list[Fact], kind: str) -> list[dict[str, object]]:
+def applied(facts: list[Fact], kind: str) -> list[dict[str, Any]]:
     return [fact.body["data"] for fact in facts if fact.kind == kind and fact.body["effect"] == "applied"]  # type: ignore[misc]
 
 

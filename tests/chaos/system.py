@@ -82,7 +82,8 @@ class ChaosSystem:
 
     def victims(self) -> dict[str, Victim]:
         services = [ServiceVictim(self.supervisor, name) for name in self.environments]
-        return {victim.name: victim for victim in [*services, self.kafka, self.postgres]}
+        victims: list[Victim] = [*services, self.kafka, self.postgres]
+        return {victim.name: victim for victim in victims}
 
     def start(self, name: str) -> None:
         service, _, instance = name.rpartition("-")

@@ -208,7 +208,7 @@ def _judge_calls(
     stories: Mapping[ThreadKey, ThreadStory], ledger: Mapping[str, int], faulted: dict[ThreadKey, list[str]]
 ) -> dict[str, dict[str, int]]:
     names = ("executed", "doubled", "unknown", "falsely_unknown", "falsely_certain")
-    counted = {effect: dict.fromkeys(names, 0) for effect in CLASSES}
+    counted: dict[str, dict[str, int]] = {effect: dict.fromkeys(names, 0) for effect in CLASSES}
     for story in stories.values():
         for name, call in story.calls.items():
             effects = call.executed = ledger.get(idempotency_key(story.key, name), 0)

@@ -238,7 +238,7 @@ async def test_a_spool_without_room_is_a_store_that_is_away(tmp_path: Path, monk
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
     store = ObjectArtifacts(tmp_path.as_uri(), BYTES_MAX, 10)
     whole = b"x" * (6 * PIECE_BYTES)
-    with pytest.raises(ArtifactsUnavailableError, match="spooled"):
+    with pytest.raises(ArtifactsUnavailableError, match="temporary file"):
         await store.put("acme", sha256_of(whole), in_chunks(whole), "text/plain")
 
 

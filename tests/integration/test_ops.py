@@ -75,7 +75,7 @@ async def test_quiet_and_quarantined_threads_are_found_in_the_views(
     approval = with_calls(proposed(0))
     approval.apply(approval_requested(approval.only_call, approval.now_ms + 10**13))
     histories = [of("waiting", waiting), of("idle", idle()), of("approval", approval), of("bad", in_turn())]
-    row = projections.usage_row
+    row = projections.usage_row  # type: ignore[attr-defined]  # the name that the module uses
 
     def refusing(applied: object) -> object:
         if applied.record.key.thread == "bad":  # type: ignore[attr-defined]  # an Applied

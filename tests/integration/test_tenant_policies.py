@@ -183,7 +183,7 @@ async def test_a_tenant_that_asks_for_much_leaves_connections_to_the_others(
             assert len(await tenants.fetch(busy, "select 1")) == 1
     finally:
         pool.terminate()
-    assert not tenants._places
+    assert not tenants._shares
 
 
 async def test_streams_wait_no_longer_for_a_connection_than_for_a_query(

@@ -185,7 +185,7 @@ class Session:
         yield from self._commands_running()
         for partition in range(world.options.partitions):
             for kind in (RuntimeProcess, ExecutorProcess):
-                if not any(partition in process.loop.partitions for process in world.alive(kind) if process.is_up):
+                if not any(partition in process.loop.partitions for process in world.alive(kind) if process.is_up):  # type: ignore[attr-defined]  # both kinds have one
                     yield f"partition {partition} has no {kind.__name__}"
 
     def _views_behind(self) -> Iterator[str]:

@@ -1,6 +1,7 @@
 """Histories with a plan, decided about until nothing is appended any more."""
 
 from collections.abc import Iterable
+from typing import Any
 
 from schemas.events import (
     PlanProposed,
@@ -89,7 +90,7 @@ def result_of(history: History) -> ToolCallFinished:
     return event
 
 
-def sent(decisions: Iterable[object], kind: type) -> list[AppendTo]:
+def sent(decisions: Iterable[object], kind: type) -> list[Any]:
     return [each for each in decisions if isinstance(each, AppendTo) and isinstance(each.event, kind)]
 
 

@@ -11,7 +11,7 @@ import asyncpg
 import orjson
 
 from schemas.codec import Record
-from schemas.ids import ThreadKey
+from schemas.ids import EventId, ThreadKey
 from schemas.state import NOTHING
 from schemas.thread import fold
 from schemas.topics import THREAD_EVENTS
@@ -23,6 +23,7 @@ from services.chassis.threads.postgres_states import PostgresStates
 from services.chassis.threads.states import KeyStore, StateStore
 from services.ingest.commands import views as ingest_views
 from services.ingest.commands.accepting.accept import CallFacts
+from services.ingest.commands.accepting.plans import PlanFacts
 from services.ingest.commands.commands import EarlierCommands
 from services.ingest.commands.existence import ThreadRows
 from services.ingest.commands.forks import ForkRows, PostgresForkRows
@@ -63,6 +64,8 @@ class States(StateStore, KeyStore, Protocol):
 
 class CommandViews(ThreadRows, EarlierCommands, Standings, Protocol):
     async def call_facts(self, key: ThreadKey, call: str) -> CallFacts | None: ...
+
+    async def plan_facts(self, key: ThreadKey, event_id: EventId) -> PlanFacts: ...
 
 
 class Views(Protocol):

@@ -270,7 +270,12 @@ async def test_a_person_answers_a_plan(
 ) -> None:
     thread = WaitingThread(monkeypatch, PLANNED, lists="/t1/plan")
     asked: list[str] = []
-    monkeypatch.setattr(chat, "_ask", lambda question: (asked.append(question), answer)[1])
+
+    def answering(question: str) -> str | None:
+        asked.append(question)
+        return answer
+
+    monkeypatch.setattr(chat, "_ask", answering)
     chatting = Chat({}, "t1" if goes_on else None, colors=False)
     await chatting.open("", None, "")
     if not goes_on:

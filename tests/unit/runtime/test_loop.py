@@ -295,7 +295,7 @@ async def test_a_turn_whose_time_is_over_is_cancelled_by_the_clock_alone() -> No
 
 @in_virtual_time
 async def test_a_thread_whose_decision_fails_is_set_aside_and_the_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    decide = runtime_loop.decide
+    decide = runtime_loop.decide  # type: ignore[attr-defined]  # the name that the module uses
 
     def failing(key: ThreadKey, *arguments: Any) -> Any:
         if key.thread == "bad":
@@ -324,7 +324,7 @@ async def test_a_thread_whose_decision_fails_is_set_aside_and_the_others_go_on(m
 async def test_a_thread_that_was_set_aside_in_the_middle_of_a_turn_goes_on_when_its_failure_is_over(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    decide, is_broken = runtime_loop.decide, True
+    decide, is_broken = runtime_loop.decide, True  # type: ignore[attr-defined]  # the name that the module uses
 
     def failing(key: ThreadKey, state: Any, *arguments: Any) -> Any:
         if is_broken and state.turn is not None:
@@ -353,8 +353,8 @@ async def test_a_thread_that_was_set_aside_in_the_middle_of_a_turn_goes_on_when_
 
 @in_virtual_time
 async def test_a_decision_that_never_rests_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
-    recovered = runtime_loop.Append(TurnRecovered(turn=1, owner="x", found="x"))
-    decide = runtime_loop.decide
+    recovered = runtime_loop.Append(TurnRecovered(turn=1, owner="x", found="x"))  # type: ignore[attr-defined]  # the name that the module uses
+    decide = runtime_loop.decide  # type: ignore[attr-defined]  # the name that the module uses
 
     def looping(key: ThreadKey, state: Any, *arguments: Any) -> Any:
         return [recovered] if state.turn is not None else decide(key, state, *arguments)

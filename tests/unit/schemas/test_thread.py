@@ -78,7 +78,7 @@ from tests.support.recorded.histories import (
 OTHER_HASH = "1" * 64
 
 
-def effect_of(log: History, event: Event, actor: str = RUNTIME) -> tuple[str, str | None]:
+def effect_of(log: History, event: Event, actor: str = RUNTIME) -> tuple[str | None, ...]:
     return tuple(log.append(event, actor))
 
 

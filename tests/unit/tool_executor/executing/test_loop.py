@@ -570,7 +570,7 @@ async def test_a_tool_that_does_not_let_itself_be_killed_is_left_behind() -> Non
 
 @in_virtual_time
 async def test_a_thread_that_fails_is_set_aside_and_the_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    claimable: Callable[..., Any] = own_claims.claimable
+    claimable: Callable[..., Any] = own_claims.claimable  # type: ignore[attr-defined]  # the name that the module uses
 
     def failing(state: Any, pool: str) -> Any:
         if state.config is not None and state.config.instructions == "bad":

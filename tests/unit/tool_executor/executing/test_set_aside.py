@@ -18,7 +18,7 @@ class Broken:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.is_broken = False
-        self._claimable: Callable[..., Any] = own_claims.claimable
+        self._claimable: Callable[..., Any] = own_claims.claimable  # type: ignore[attr-defined]  # the name that the module uses
         monkeypatch.setattr(own_claims, "claimable", self.claimable)
 
     def claimable(self, *arguments: Any) -> Any:

@@ -116,5 +116,5 @@ async def test_the_grace_of_killed_tools_is_the_operators(tmp_path, broker):
     async with started(tmp_path, FILE, broker) as (assembly, _):
         assert isinstance(assembly.warden, Warden)
         assert assembly.grace_seconds == 1.5
-        assert assembly._builtin("shell")[1]._grace_seconds == 1.5
-        assert assembly.hooks()["shell"]._grace_seconds == 1.5
+        assert assembly._builtin("shell")[1]._grace_seconds == 1.5  # type: ignore[attr-defined]  # a builtin tool has it
+        assert assembly.hooks()["shell"]._grace_seconds == 1.5  # type: ignore[attr-defined]  # a builtin tool has it
