@@ -21,7 +21,7 @@ log = structlog.get_logger()
 
 
 class ChildStore(Protocol):
-    async def ends(self, tenant: str, inputs: Mapping[str, str]) -> Mapping[str, ChildEnd]:
+    async def find_ends(self, tenant: str, inputs: Mapping[str, str]) -> Mapping[str, ChildEnd]:
         """Return the end of each thread that has ended with its input, by thread.
 
         `inputs` names, for each thread of the tenant, the input that it was begun with. A thread that has not ended is
@@ -34,7 +34,7 @@ class PostgresChildren:
         self._pool = pool
         self._sql = sql
 
-    async def ends(self, tenant: str, inputs: Mapping[str, str]) -> Mapping[str, ChildEnd]:
+    async def find_ends(self, tenant: str, inputs: Mapping[str, str]) -> Mapping[str, ChildEnd]:
         try:
             rows = await self._pool.fetch(self._sql["select_child_ends"], tenant, list(inputs), list(inputs.values()))
         except AWAY as error:

@@ -115,7 +115,7 @@ class ThreadMessages:
         """Read from the views which of these children have ended. A child that is not wanted any more is forgotten."""
         work = held.work
         try:
-            ends = await self._children.ends(held.key.tenant, {each.key.thread: each.input for each in wanted})
+            ends = await self._children.find_ends(held.key.tenant, {each.key.thread: each.input for each in wanted})
         finally:
             work.reading_children = False
         # Also without a result: the next look is due a while after this one, whatever it found.

@@ -87,7 +87,7 @@ def ended(history: History, outcome: TurnOutcome = "completed", reason: str | No
 async def ends(views: Views, *given: History) -> Mapping[str, ChildEnd]:
     await advance(views, read_of(*given))
     inputs = {history.key.thread: derive_child_input(history.key) for history in given}
-    return await store_of(views).ends(KEY.tenant, inputs)
+    return await store_of(views).find_ends(KEY.tenant, inputs)
 
 
 async def test_one_that_goes_on_has_no_end(views: Views) -> None:
@@ -154,9 +154,9 @@ async def test_another_tenants_thread_and_another_input_are_not_told_of(views: V
     history = ended(answered("c1"))
     await advance(views, read_of(history))
     store = store_of(views)
-    assert await store.ends("other", {"c1": derive_child_input(history.key)}) == {}
-    assert await store.ends(KEY.tenant, {"c1": "another", "c9": "none"}) == {}
-    assert await store.ends(KEY.tenant, {}) == {}
+    assert await store.find_ends("other", {"c1": derive_child_input(history.key)}) == {}
+    assert await store.find_ends(KEY.tenant, {"c1": "another", "c9": "none"}) == {}
+    assert await store.find_ends(KEY.tenant, {}) == {}
 
 
 @pytest.mark.parametrize("how", ["away", "dropped"])
@@ -166,7 +166,7 @@ async def test_without_views_there_are_none(views: Views, how: str) -> None:
     await advance(views, read_of(history))
     store = store_of(views)
     await (views.go_away() if how == "away" else views.drop())
-    assert await store.ends(KEY.tenant, inputs) == {}
+    assert await store.find_ends(KEY.tenant, inputs) == {}
     if how == "away":
         await views.come_back()
-        assert await store.ends(KEY.tenant, inputs) != {}
+        assert await store.find_ends(KEY.tenant, inputs) != {}

@@ -103,7 +103,7 @@ class MemoryViews(MemoryDatabase):
 
     # The runtime's `ChildStore`
 
-    async def ends(self, tenant: str, inputs: Mapping[str, str]) -> Mapping[str, ChildEnd]:
+    async def find_ends(self, tenant: str, inputs: Mapping[str, str]) -> Mapping[str, ChildEnd]:
         def read(tables: Tables | None) -> Mapping[str, ChildEnd]:
             if tables is None:
                 return {}
