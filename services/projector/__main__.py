@@ -1,3 +1,5 @@
+"""`threadlog services run projector`: the projector is wired here, and nowhere else."""
+
 import sys
 from functools import partial
 
@@ -16,7 +18,10 @@ from services.projector.settings import ProjectorSettings
 
 
 class Waits:
-    """Whether the projector was held up since the last look: by its database, or by another owner of its partitions."""
+    """Tells whether the projector had to wait since the last look, for its database or for another owner's partitions.
+
+    While it waits for one of these it does not count as standing still, and /livez does not fail.
+    """
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._registry = registry
@@ -32,6 +37,9 @@ class Waits:
 
 
 async def serve(settings: ProjectorSettings, lifecycle: Lifecycle) -> None:
+    """Run a projector. One that is newer than the live views first builds its own generation, if the settings
+    say so.
+    """
     registry = CollectorRegistry()
     metrics = ProjectorMetrics.register(registry)
     projector: Projector | None = None

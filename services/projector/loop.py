@@ -1,12 +1,15 @@
 """The projector's loop: from its partitions of thread-events to the live generation.
 
-Where it starts is what the generation's positions say; committed offsets are for lag tools. It claims a partition when
-the group assigns it, and from then on whoever wrote it before cannot. When a batch cannot be written because the claim
-is gone, the loop looks again: at another generation it goes on with that one, from its positions; a partition that
-another projector claimed is left alone until the group says whose it is.
+The positions of the generation say where it starts; the offsets that it commits to the group are for lag tools only. It
+claims a partition when the group assigns it, and from then on the previous owner cannot write it. So a process may die,
+or freeze and wake up, at any moment: rows and position are in one transaction, and a claim that is lost writes nothing.
 
-It reads one batch ahead of the database and no further. While the database is away it pauses its partitions and keeps
-polling, so that it stays a member.
+If a batch cannot be written because the claim is gone, the loop starts again from what is stored. If another generation
+is live, it continues with that one. A partition that another projector claimed is left alone for a while: the group may
+be about to move it.
+
+The loop reads one batch ahead of the database and no further. While the database is away it pauses its partitions and
+keeps polling, so that it stays a member of the group.
 """
 
 import asyncio
@@ -42,16 +45,17 @@ from services.projector.settings import ProjectorSettings
 
 TOPIC: Final = THREAD_EVENTS.name
 POLL_MS: Final = 500
+"""How long a poll waits for the first record; between polls the loop looks at its claims."""
 DRAIN_MS: Final = 2
 DRAINS_MAX: Final = 16
-"""After a wait, what has come meanwhile is read in so many polls at most."""
+"""Polls at most that read what came during a wait."""
 PAUSED_POLL_MS: Final = 100
 
 logger = structlog.get_logger()
 
 
 class Projector:
-    """A member of the group. Made by `Projector.start`; `run` until `stopping`."""
+    """A member of the projectors' group. `Projector.start` makes it; `run` works until `stopping` is set."""
 
     def __init__(
         self,
@@ -79,15 +83,15 @@ class Projector:
             self._relay = EffectsRelay(relay_store, log, cluster_id, settings, metrics)
         self._applier: Applier | None = None
         self._to_reclaim: dict[int, float] = {}
-        """Partitions with another owner that are still assigned to us, and when we claim them again."""
+        """Partitions that another projector owns although they are assigned to us, and when to claim them again."""
         self._broken: FenceError | GenerationGoneError | None = None
-        """Why the next turn has to begin from what is stored."""
+        """Why the next turn has to begin from what is stored; None while the claims hold."""
         self._read: dict[int, list[Incoming]] = {}
-        """By partition: what was read and not submitted."""
+        """Records by partition that were read and not submitted yet."""
         self._reported: dict[TopicPartition, int] = {}
         self._look_at = 0.0
         self._checked: set[int] = set()
-        """Partitions whose last record in the views was seen to be that of the log."""
+        """Partitions whose last record in the views was compared with the log."""
         self.is_ready = False
 
     @classmethod
@@ -101,12 +105,11 @@ class Projector:
         incarnation: str,
         relay_store: RelayStore | None = None,
     ) -> "Projector":
-        """`incarnation` tells this process from its former self. Waits for the database.
+        """Make a projector for the live generation. Waits while the database is away.
 
-        Without a `relay_store` nobody is told of effects.
-
-        Raises OtherLogError, OtherPartitionsError, OtherVersionError, NotMigratedError, SetupError: what a person has
-        to decide.
+        `incarnation` tells this process from an earlier one of the same name. Without a `relay_store` no effects are
+        published. Raises OtherLogError, OtherPartitionsError, OtherVersionError, NotMigratedError and SetupError, which
+        need a person.
         """
         cluster_id, partitions = await log.cluster_id(), await log.partition_count(TOPIC)
         if relay_store is not None:
@@ -117,7 +120,7 @@ class Projector:
         return projector
 
     async def run(self, stopping: asyncio.Event) -> None:
-        """Raises OtherLogError for a partition that is not the one of the views."""
+        """Work until `stopping` is set. Raises OtherLogError for a partition of another log than that of the views."""
         reader = await self._log.group_reader([TOPIC], PROJECTOR_GROUP, self, f"projector-{self._settings.instance}")
         settings = self._settings
         pacing = Pacing(interval_idle_seconds=settings.limits.batch_interval_idle_seconds)
@@ -143,7 +146,7 @@ class Projector:
             await reader.close()
 
     def positions(self) -> dict[TopicPartition, int]:
-        """Of the first record that is not in the views, by partition held."""
+        """Return the offset of the first record that is not in the views, for each partition that is held."""
         return {TopicPartition(TOPIC, partition): offset for partition, offset in self._held.positions().items()}
 
     # The group's side (chassis.log.port.Rebalance)
@@ -158,12 +161,15 @@ class Projector:
             self._read.pop(partition, None)
 
     async def assigned(self, partitions: frozenset[TopicPartition]) -> Mapping[TopicPartition, int]:
-        """Of partitions that the topic was given since, nothing is claimed or read: no thread is there."""
+        """Claim the partitions, and return where to read from.
+
+        Partitions that were added to the topic since the start are left out: no thread lies in them.
+        """
         numbers = [tp.partition for tp in partitions if tp.partition < self._partitions]
         try:
             starts = await self._claim(numbers)
         except GenerationGoneError as error:
-            self._broken = error  # and what is read until it is repaired is dropped: nothing is claimed
+            self._broken = error  # nothing is claimed, so what is read until the recovery is dropped
             starts = dict.fromkeys(numbers, 0)
         self.is_ready = True
         return {TopicPartition(TOPIC, number): starts[number] for number in numbers}
@@ -186,13 +192,13 @@ class Projector:
         await self._report(reader)
 
     async def _read_more(self, reader: Reader, pacing: Pacing) -> None:
-        """What comes next, and what comes until it is time to commit."""
+        """Read the next records, and those that come until it is time to commit."""
         loop = asyncio.get_running_loop()
         self._keep(await reader.poll(POLL_MS))
         wait = pacing.wait_seconds(loop.time())
         if not self._read or wait <= 0 or self._is_full():
             return
-        # Not polling meanwhile saves fetches: what comes is fetched together afterwards.
+        # No poll during the wait: all that comes is fetched together afterwards, which saves fetches.
         await asyncio.sleep(wait)
         for _ in range(DRAINS_MAX):
             if not self._keep(await reader.poll(DRAIN_MS)) or self._is_full():
@@ -212,7 +218,7 @@ class Projector:
         return held >= settings.limits.batch_bytes_max
 
     def _next_batch(self) -> list[Incoming]:
-        """Of what was read as much as one batch may hold; the rest is the next one, before more is read."""
+        """Take one batch out of what was read. The rest is the next batch, before more is read."""
         settings = self._settings
         bytes_left = settings.limits.batch_bytes_max
         batch: list[Incoming] = []
@@ -230,7 +236,7 @@ class Projector:
         return batch
 
     async def _patiently(self, reader: Reader, work: Coroutine[Any, Any, object], stopping: asyncio.Event) -> None:
-        """Give the database some time; after that pause reading, and keep polling only to stay a member."""
+        """Wait for the work. If it takes long, pause reading, and keep polling only to stay a member of the group."""
         task = asyncio.create_task(work, name="database-work")
         try:
             done, _ = await asyncio.wait([task], timeout=self._settings.limits.pause_after_seconds)
@@ -249,7 +255,7 @@ class Projector:
                 await asyncio.wait([task])
 
     async def _report(self, reader: Reader) -> None:
-        """To those who watch: nothing depends on it."""
+        """Report the positions to tools that watch, and look at the claims from time to time."""
         stored = self.positions()
         if stored != self._reported:
             reader.commit_soon(stored)
@@ -261,8 +267,10 @@ class Projector:
                 await self._look_around(stored)
 
     async def _look_around(self, shown: Mapping[TopicPartition, int]) -> None:
-        """Without records to write nothing else would tell that the views were dropped, are another generation, or lost
-        their last batches in a crash of the database.
+        """Compare the claims with the database.
+
+        Without records to write nothing else would show that the views were dropped, that another generation is live,
+        or that a crash of the database took the last batches. Raises FenceError, GenerationGoneError.
         """
         self._require_live(await self._stores.live(self._cluster_id))
         stored = await self._held.store.positions()
@@ -273,7 +281,7 @@ class Projector:
             raise FenceError({p: stored.get(p, UNCLAIMED) for p in moved}, frozenset(taken_over))
 
     async def _finish(self, reader: Reader) -> None:
-        """What is being written may still be committed; what is not is read again by the next owner."""
+        """Let the batch that is being written be committed. If that fails, the next owner reads its records again."""
         try:
             await self._held.settle(self._settings.drain_seconds / 2)
             await self._report(reader)
@@ -290,17 +298,17 @@ class Projector:
         return self._applier
 
     async def _claim(self, partitions: Sequence[int]) -> dict[int, int]:
-        """Take the partitions over in the live generation; where their records begin."""
+        """Take the partitions over in the live generation, and return the offsets at which to read."""
         if not partitions:
             return {}
         store = self._held.store
         claims = await retry_while_away(
             lambda: store.claim(partitions, self._owner, self._cluster_id), self._settings, self._metrics.retries
         )
-        # Of a generation that was swapped and kept, partitions can be claimed as well. One that is swapped from now on
-        # takes this claim away.
+        # A generation that was swapped out and kept can be claimed, too, so look after the claim: a swap that comes
+        # later takes the claim away.
         self._require_live(await self._live_generation())
-        # After the claim: until then its owner may have written records that came a moment ago.
+        # Ask for the ends after the claim: until then the previous owner may have written records that just came.
         tps = [TopicPartition(TOPIC, partition) for partition in claims]
         begins, ends = await self._log.begin_offsets(tps), await self._log.end_offsets(tps)
         for partition, claim in claims.items():
@@ -324,7 +332,9 @@ class Projector:
             )
 
     async def _check_last_records(self, claims: Mapping[int, Claim]) -> None:
-        """Once for each partition: a topic that is made anew while it is read ends its readers."""
+        """Check each partition once. A topic that is created again while it is read ends its readers, so once
+        is enough.
+        """
         digests = {
             TopicPartition(TOPIC, partition): (claim.next_offset - 1, claim.last_record)
             for partition, claim in claims.items()
@@ -368,7 +378,10 @@ class Projector:
         self._broken = None
 
     async def _stored_starts(self, assigned: Sequence[int]) -> dict[int, int]:
-        """Where to go on with the partitions that are still ours; the others wait for the group, or for their time."""
+        """Return where to continue with the partitions that are still ours.
+
+        The others wait until the group takes them away, or until `reclaim_seconds` have passed.
+        """
         held = self._held
         stored = await retry_while_away(held.store.positions, self._settings, self._metrics.retries)
         epochs = held.epochs()
@@ -418,7 +431,7 @@ def _seek(reader: Reader, starts: Mapping[int, int]) -> None:
 
 
 async def _require_effects_topic(log: Log, partitions: int) -> None:
-    """Raises SetupError: nothing but a person gives a topic more partitions."""
+    """Raise SetupError if thread-effects has too few partitions: only a person can give it more."""
     found = await log.partition_count(THREAD_EFFECTS.name)
     if found < partitions:
         raise SetupError(

@@ -1,4 +1,8 @@
-"""Everything that the projector counts. A rebuild counts its own in a registry of its own."""
+"""The metrics of the projector, of a rebuild and of the windows' worker.
+
+A rebuild inside of a projector has a second `ProjectorMetrics` in a registry of its own, so that its batches do not
+count as those of the live views. None of the labels has values that a tenant chooses.
+"""
 
 from dataclasses import dataclass
 
@@ -14,7 +18,7 @@ DELAY_SECONDS = (0.01, 0.02, 0.04, 0.08, 0.15, 0.2, 0.3, 0.6, 1.0, 2.5, 5.0, 10.
 
 @dataclass(frozen=True, slots=True)
 class RebuildMetrics:
-    """Of `threadlog rebuild`, and of a projector that builds its own generation before it begins."""
+    """Metrics of `threadlog rebuild`, and of a projector that builds its own generation before it starts."""
 
     done_records: Gauge
     log_records: Gauge
@@ -31,17 +35,17 @@ class RebuildMetrics:
             ),
             log_records=Gauge(
                 "threadlog_rebuild_log_records",
-                "Records of the log that it has to hold, as of the last look.",
+                "Records of the log that the generation has to contain, as of the last look.",
                 registry=registry,
             ),
             paused=Gauge(
                 "threadlog_rebuild_paused",
-                "1 while it waits because the live generation is behind.",
+                "1 while the rebuild waits because the live generation is behind.",
                 registry=registry,
             ),
             building=Gauge(
                 "threadlog_rebuild_generation",
-                "Number of the generation that this process builds; 0 where it builds none.",
+                "Number of the generation that this process builds; 0 if it builds none.",
                 registry=registry,
             ),
         )
@@ -49,6 +53,8 @@ class RebuildMetrics:
 
 @dataclass(frozen=True, slots=True)
 class ProjectorMetrics:
+    """Metrics of the projector."""
+
     records: Counter
     batch_records: Histogram
     write_seconds: Histogram
@@ -83,24 +89,24 @@ class ProjectorMetrics:
             ),
             write_seconds=Histogram(
                 "threadlog_projector_write_seconds",
-                "Seconds of a batch's transaction, each try on its own.",
+                "Seconds that a batch's transaction takes, each try counted on its own.",
                 buckets=DATABASE_SECONDS,
                 registry=registry,
             ),
             load_seconds=Histogram(
                 "threadlog_projector_load_seconds",
-                "Seconds of reading the states of a batch's threads that are not in memory.",
+                "Seconds that reading the states of a batch's threads takes, if they are not in memory.",
                 buckets=DATABASE_SECONDS,
                 registry=registry,
             ),
             retries=Counter(
                 "threadlog_projector_retries",
-                "Tries that the database did not take: it is away, or cannot write now.",
+                "Tries that failed because the database is away or cannot write now.",
                 registry=registry,
             ),
             fenced=Counter(
                 "threadlog_projector_fenced",
-                "Starts from what is stored, because partitions had another owner, another position or no tables.",
+                "Restarts from what is stored, because partitions had another owner, another position or no tables.",
                 registry=registry,
             ),
             dead_letters=Counter(
@@ -111,54 +117,58 @@ class ProjectorMetrics:
             ),
             dead_letters_unpublished=Counter(
                 "threadlog_projector_dead_letters_unpublished",
-                "Dead letters that are in the table alone, because their topic refused them.",
+                "Dead letters that are only in the table, because their topic refused them.",
                 registry=registry,
             ),
             quarantined=Counter(
                 "threadlog_projector_quarantined_threads",
-                "Threads set aside, because the database refused a row of theirs.",
+                "Threads that are quarantined because the database refused one of their rows.",
                 registry=registry,
             ),
             lag_records=Gauge(
                 "threadlog_projector_lag_records",
-                "Records of the partitions held here that are not in the views, as of the last look.",
+                "Records that are not in the views yet, of the partitions that this process owns, as of the last look.",
                 registry=registry,
             ),
             lag_seconds=Gauge(
                 "threadlog_projector_lag_seconds",
-                "How long ago the log ended where the views are now, for the partition that is furthest behind.",
+                "Seconds since the log ended where the views are now, for the partition that is furthest behind.",
                 registry=registry,
             ),
             delay_seconds=BulkHistogram(
                 "threadlog_projector_delay_seconds",
-                "From a record's time on the log to the commit of its rows.",
+                "Seconds from a record's time on the log to the commit of its rows.",
                 DELAY_SECONDS,
                 registry,
             ),
             generation=Gauge(
-                "threadlog_projector_generation", "Number of the generation that is written here.", registry=registry
+                "threadlog_projector_generation",
+                "Number of the generation that this process writes.",
+                registry=registry,
             ),
             states_loaded=Counter(
-                "threadlog_projector_states_loaded", "Thread states asked of the database.", registry=registry
+                "threadlog_projector_states_loaded",
+                "Thread states that were read from the database.",
+                registry=registry,
             ),
             effects_published=Counter(
                 "threadlog_projector_effects_published",
-                "Effects that thread-effects has acknowledged; after a crash some are published again.",
+                "Effects that thread-effects has acknowledged. After a crash some are published again.",
                 registry=registry,
             ),
             effects_read_again=Counter(
                 "threadlog_projector_effects_read_again",
-                "Effects made of rows read back from the database, because they were no longer in memory.",
+                "Effects that were read back from the database, because they were no longer in memory.",
                 registry=registry,
             ),
             effects_retries=Counter(
                 "threadlog_projector_effects_retries",
-                "Tries to publish effects that failed: the log or the database is away.",
+                "Tries to publish effects that failed because the log or the database is away.",
                 registry=registry,
             ),
             effects_behind=Gauge(
                 "threadlog_projector_effects_behind",
-                "Offsets of the partitions held here whose rows are committed and whose effects are not published.",
+                "Committed records whose effects are not published yet, of the partitions that this process owns.",
                 registry=registry,
             ),
             rebuild=RebuildMetrics.register(registry),
@@ -170,7 +180,7 @@ class ProjectorMetrics:
 
 @dataclass(frozen=True, slots=True)
 class RollupsMetrics:
-    """Of the windows' worker."""
+    """Metrics of the windows' worker."""
 
     effects: Counter
     repeated: Counter
@@ -191,38 +201,44 @@ class RollupsMetrics:
             ),
             repeated=Counter(
                 "threadlog_rollups_effects_repeated",
-                "Those among them that were published before, and count no second time.",
+                "Effects that were published before, and do not count a second time.",
                 registry=registry,
             ),
             late=Counter(
                 "threadlog_rollups_effects_late",
-                "Those among them that came too late for their minute, and count in none.",
+                "Effects that came too late for their minute, and count in no minute.",
                 registry=registry,
             ),
             unreadable=Counter(
-                "threadlog_rollups_effects_unreadable", "Those among them that are no effects.", registry=registry
+                "threadlog_rollups_effects_unreadable",
+                "Records of thread-effects that are not effects.",
+                registry=registry,
             ),
             cells_written=Counter(
-                "threadlog_rollups_cells_written", "Cells of windows written, each time anew.", registry=registry
+                "threadlog_rollups_cells_written",
+                "Cells of windows that were written. A cell counts each time.",
+                registry=registry,
             ),
             cells_deleted=Counter(
-                "threadlog_rollups_cells_deleted", "Cells deleted because they are old.", registry=registry
+                "threadlog_rollups_cells_deleted", "Cells that were deleted because they are old.", registry=registry
             ),
             write_seconds=Histogram(
                 "threadlog_rollups_write_seconds",
-                "Seconds of writing a batch's cells, retries included.",
+                "Seconds that writing a batch's cells takes, retries included.",
                 buckets=DATABASE_SECONDS,
                 registry=registry,
             ),
-            retries=Counter("threadlog_rollups_retries", "Tries that the database did not take.", registry=registry),
+            retries=Counter(
+                "threadlog_rollups_retries", "Tries that failed because the database is away.", registry=registry
+            ),
             lag_records=Gauge(
                 "threadlog_rollups_lag_records",
-                "Records of the partitions held here that are in no window yet, as of the last look.",
+                "Records that are in no window yet, of the partitions that this process owns, as of the last look.",
                 registry=registry,
             ),
             lag_seconds=Gauge(
                 "threadlog_rollups_lag_seconds",
-                "How long ago thread-effects ended where the windows are now, for the partition furthest behind.",
+                "Seconds since thread-effects ended where the windows are now, for the partition furthest behind.",
                 registry=registry,
             ),
         )

@@ -1,8 +1,9 @@
-"""What Postgres knows of a generation's rows when it becomes live: enough to choose the right index.
+"""Statistics of a generation's rows, made before it becomes live, so that Postgres chooses the right index.
 
-Reads come as soon as it is live, autovacuum later: without statistics the planner takes any index. It chooses by the
-columns that the indexes find rows by, or leave rows out by. The others, mostly what the events hold, are three quarters
-of the time that it takes to look at all of them; autovacuum, which does not count this, comes to them in its own time.
+Reads come as soon as the generation is live, and autovacuum comes later: without statistics the planner takes any
+index. It chooses by the columns in the indexes and in their conditions, so only those are analyzed. The other columns,
+mostly the content of events, would take three quarters of the time. Autovacuum does not count this analysis, and
+analyzes them in its own time.
 """
 
 from collections.abc import Mapping
@@ -13,7 +14,7 @@ import asyncpg
 from services.projector.generations.store import Generation
 
 SECONDS_MAX: Final = 600
-"""For one table: a sample of it is read, however large it is."""
+"""For one table. Postgres reads a sample of it, however large it is."""
 
 COLUMNS: Final[Mapping[str, str]] = {
     "thread_states": 'tenant, thread, topic, "partition", active, quarantined',
@@ -30,9 +31,10 @@ COLUMNS: Final[Mapping[str, str]] = {
     "events": 'tenant, thread, seq, "offset", id, type, actor, effect',
     "dead_letters": 'topic, "partition", "offset", tenant, at',
 }
-"""Of the indexes of each table; a test asks the database for them."""
+"""The columns in the indexes of each table. A test compares them with the database."""
 
 
 async def analyze(connection: asyncpg.Connection, generation: Generation) -> None:
+    """Analyze the indexed columns of every table of the generation. It can run while the generation is written."""
     for table, columns in COLUMNS.items():
         await connection.execute(f"analyze {generation.schema}.{table} ({columns})", timeout=SECONDS_MAX)

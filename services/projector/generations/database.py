@@ -1,6 +1,10 @@
-"""Connections that write one generation: its schema first on the search path, and types as the projections have them.
+"""Connections to the projector's database: their role, their types, and which of their errors may pass.
 
-Times go in as milliseconds since 1970, json and jsonb as the bytes of their JSON.
+A connection that writes a generation has its schema first on the search path, so that the statements need not name it.
+Times go in as milliseconds since 1970, json and jsonb as the bytes of their JSON: as the projections make them.
+
+Errors fall into three classes. `DATABASE_AWAY` may pass: the work is tried again. `SCHEMA_GONE` says that somebody
+dropped the generation. What remains is about the rows themselves, see `postgres_store`.
 """
 
 import contextlib
@@ -30,19 +34,24 @@ DATABASE_AWAY: Final = (
     asyncpg.InvalidCatalogNameError,
     asyncpg.ReadOnlySQLTransactionError,
 )
-"""Says nothing about the rows: the same may go well later. Full disks, restarts and deadlocks among them."""
+"""Errors that say nothing about the rows: the same work may succeed later. Full disks, restarts and deadlocks
+are here.
+"""
 
 SCHEMA_GONE: Final = (asyncpg.UndefinedTableError, asyncpg.InvalidSchemaNameError)
-"""Of a generation: somebody dropped it."""
+"""Errors of a generation that somebody dropped."""
 
 POSTGRES_EPOCH_US: Final = 946_684_800_000_000
+"""The beginning of the year 2000, from which Postgres counts, in microseconds since 1970."""
 TIME_MS_MAX: Final = 253_402_300_799_999
-"""The end of the year 9999: what readers' languages can hold."""
+"""The end of the year 9999, the last time that the languages of readers can represent."""
 
 WRITER: Final[Mapping[str, str]] = {
-    # What is lost with a crash of the database is projected again, from the stored positions.
+    # A crash of the database may lose the last commits. Positions are lost with their rows, so the records are read
+    # and projected again.
     "synchronous_commit": "off",
-    # The plan of a statement is made when the tables are empty and kept: without these it would scan them for ever.
+    # The plan of a statement is made while the tables are empty, and kept: without these settings it would scan the
+    # tables for ever.
     "enable_seqscan": "off",
     "enable_hashjoin": "off",
     "enable_mergejoin": "off",
@@ -50,6 +59,9 @@ WRITER: Final[Mapping[str, str]] = {
 
 
 async def connect(dsn: str, settings: ProjectorSettings, schema: str | None = None) -> asyncpg.Connection:
+    """Connect in the role of the settings. With a `schema` the connection writes that generation, otherwise it
+    reads.
+    """
     of_writer: dict[str, str] = {}
     if schema is not None:
         idle_ms = int(1000 * settings.limits.transaction_idle_seconds)
@@ -75,7 +87,7 @@ async def connect(dsn: str, settings: ProjectorSettings, schema: str | None = No
 
 
 class Link:
-    """One connection, made when it is needed and again after it broke. Not for use by two tasks at once."""
+    """One connection, made when it is needed, and made again after it broke. Only one task may use it at a time."""
 
     def __init__(self, dsn: str, settings: ProjectorSettings, schema: str) -> None:
         self._dsn = dsn
@@ -90,11 +102,11 @@ class Link:
 
     @contextlib.asynccontextmanager
     async def connected(self) -> AsyncIterator[asyncpg.Connection]:
-        """A connection. What says that the database is away comes out as StoreAwayError."""
+        """Yield the connection. An error that may pass becomes StoreAwayError."""
         try:
             yield await self.connection()
         except DATABASE_AWAY as error:
-            await self.close()  # whatever state it is in: the next try makes a new one
+            await self.close()  # its state is unknown: the next try makes a new one
             raise StoreAwayError(f"{type(error).__name__}: {error}") from error
 
     async def close(self) -> None:
@@ -103,7 +115,7 @@ class Link:
 
 
 def columns_of(rows: Sequence[Sequence[object]]) -> Iterable[list[object]]:
-    """For statements that take their rows as an array per column."""
+    """Return the rows as one list per column, for statements that take arrays."""
     return map(list, zip(*rows, strict=True))
 
 

@@ -1,4 +1,4 @@
-"""What can go wrong between the projector and its database.
+"""The errors between the projector and its database, and whether trying again can help.
 
 ProjectorError              retriable = False
 ├── RowRefusedError         the database refuses a row of the batch: the record is found and set aside
@@ -18,13 +18,15 @@ from services.chassis.errors import SetupError
 
 
 class StoredPosition(NamedTuple):
+    """How far a partition is in the views, and who wrote it last."""
+
     next_offset: int
     owner: str
     owner_epoch: int
 
 
 UNCLAIMED: Final = StoredPosition(0, "", 0)
-"""Of a partition without a row."""
+"""The position of a partition without a row: nobody has claimed it yet."""
 
 
 class ProjectorError(ThreadlogError):
@@ -41,9 +43,9 @@ class FenceError(ProjectorError):
     def __init__(self, stored: Mapping[int, StoredPosition], taken_over: frozenset[int]) -> None:
         super().__init__(f"partitions {sorted(stored)} are not where this projector left them: {dict(stored)}")
         self.stored = stored
-        """Of the partitions that the batch could not move."""
+        """Where the partitions are that the batch could not move."""
         self.taken_over = taken_over
-        """Those of them with another owner."""
+        """The partitions among them that have another owner; the others have another offset."""
 
 
 class GenerationGoneError(ProjectorError):

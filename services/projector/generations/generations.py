@@ -1,9 +1,13 @@
-"""Generations of the views: how one comes to be, is filled from the log, takes over, and goes.
+"""Generations of the views: how one is created, becomes live, and is removed.
 
 A generation is a schema `views_g<number>` with everything that is derived from the log: views, states and positions.
 The schema `views` holds what readers use: views of the same names that point at the live generation. They are
-re-pointed in one transaction, which also raises the owner epochs of the generation before, so that its projector
-cannot write any more, notices, and goes on with the new one.
+re-pointed in one transaction, which also raises the owner epochs of the previous generation. Its projector can then no
+longer write it, notices that, and continues with the new one.
+
+Some statements are made here and not in files: an identifier, such as the schema of a generation,
+cannot be a parameter of a statement. All such identifiers come from `Generation.schema`, which is `views_g` and a
+number, or from the names in `VIEWS`; none comes from outside.
 """
 
 import contextlib
@@ -31,7 +35,7 @@ from services.projector.settings import ProjectorSettings
 
 OWNER: Final = "projector"
 ADVISORY_LOCK: Final = 0x7669_6577_73  # "views"
-"""Held by whoever makes or removes generations."""
+"""The key of the advisory lock that whoever makes or removes generations takes."""
 FOLDER: Final = Path(__file__).parents[1]
 
 TABLES: Final = (
@@ -39,15 +43,16 @@ TABLES: Final = (
     *("artifacts", "usage", "events", "dead_letters"),
 )
 VIEWS: Final = (*TABLES, "approvals", "unknown_calls")
-"""In the order in which a swap re-points them."""
+"""All views, in the order in which a swap re-points them."""
 SOURCES: Final = {"tool_calls": "tool_calls_with_results", "usage": "usage_counted"}
-"""What they show of a generation, where that is not the table of the same name."""
+"""What a stable view shows of a generation, if that is not the table of the same name."""
 
 NewStatus = Literal["building", "scratch"]
-"""A scratch generation never becomes live: whoever made it compares with it and drops it."""
+"""A scratch generation never becomes live: whoever made it compares others with it and drops it."""
 
 NOT_MIGRATED: Final = "the database has no threadlog tables; run `threadlog migrate` first"
 CHECKSUM: Final = "coalesce(sum(hashtextextended(r::text, 0)::numeric), 0)::text as checksum"
+"""A sum over the hashes of rows: it does not depend on their order, which differs between two generations."""
 
 logger = structlog.get_logger()
 
@@ -57,7 +62,7 @@ class NotMigratedError(SetupError):
 
 
 class OtherVersionError(SetupError):
-    """The live views are not of this software's version."""
+    """The live views were made by another version of the fold or the projection than this software has."""
 
     def __init__(self, message: str, *, is_older_than_software: bool = False) -> None:
         super().__init__(message)
@@ -65,7 +70,7 @@ class OtherVersionError(SetupError):
 
 
 async def migrate(dsn: str) -> tuple[str, ...]:
-    """What is not a view. Returns the names of what was applied now."""
+    """Apply the migrations of everything that is not a view. Return the names of those applied now."""
     connection = await asyncpg.connect(dsn)
     try:
         applied = await run_migrations(connection, OWNER, FOLDER / "migrations")
@@ -76,7 +81,7 @@ async def migrate(dsn: str) -> tuple[str, ...]:
 
 
 async def live_generation(connection: asyncpg.Connection) -> Generation | None:
-    """None where there is none, or where its schema was dropped by hand."""
+    """Return the live generation; None if there is none, or if its schema was dropped by hand."""
     try:
         row = await connection.fetchrow(_sql()["live_generation"])
     except (asyncpg.UndefinedTableError, asyncpg.InvalidSchemaNameError):
@@ -88,13 +93,16 @@ async def live_generation(connection: asyncpg.Connection) -> Generation | None:
 
 
 async def is_there(connection: asyncpg.Connection, generation: Generation) -> bool:
-    """Whether its schema was not dropped by hand."""
+    """Tell whether the schema of the generation still exists: somebody may have dropped it by hand."""
     found: bool = await connection.fetchval("select to_regclass($1) is not null", f"{generation.schema}.positions")
     return found
 
 
 async def ensure_live(dsn: str, settings: ProjectorSettings, cluster_id: str) -> Generation:
-    """The live generation; an empty one where there is none. Raises where it is not this software's or this log's."""
+    """Return the live generation; create an empty one if there is none.
+
+    Raises OtherLogError and OtherVersionError if it was made from another log, or by another version.
+    """
     connection = await connect(dsn, settings)
     try:
         live = await live_generation(connection)
@@ -108,7 +116,7 @@ async def ensure_live(dsn: str, settings: ProjectorSettings, cluster_id: str) ->
 
 
 def fits(generation: Generation) -> bool:
-    """Whether this software writes such rows."""
+    """Tell whether this software writes the rows that the generation has."""
     return (generation.fold_version, generation.projection_version) == (FOLD_VERSION, PROJECTION_VERSION)
 
 
@@ -137,8 +145,10 @@ def check_generation(generation: Generation, cluster_id: str) -> None:
 
 
 async def admit_log(connection: asyncpg.Connection, cluster_id: str, partitions: int, *, is_new: bool = False) -> None:
-    """Before views are built from it, or compared with it. Keeps how many partitions it has, the first time or where it
-    `is_new`. Raises OtherPartitionsError, NotMigratedError.
+    """Check the number of partitions of a log before views are built from it or compared with it.
+
+    The first number is stored, and so is that of a log that `is_new`. With another number the threads would lie in
+    other partitions. Raises OtherPartitionsError, NotMigratedError.
     """
     topic = THREAD_EVENTS.name
     try:
@@ -151,12 +161,12 @@ async def admit_log(connection: asyncpg.Connection, cluster_id: str, partitions:
 async def create_generation(
     connection: asyncpg.Connection, cluster_id: str, status: NewStatus = "building"
 ) -> Generation:
-    """An empty one beside the live one. In the caller's transaction."""
+    """Create an empty generation beside the live one, in the caller's transaction."""
     number = await connection.fetchval(
         _sql()["insert_generation"], FOLD_VERSION, PROJECTION_VERSION, cluster_id, THREAD_EVENTS.name, status
     )
     generation = Generation(number, FOLD_VERSION, PROJECTION_VERSION, cluster_id, THREAD_EVENTS.name)
-    # What is there under this number was left behind by somebody who dropped the list of generations by hand.
+    # A schema of this number can only be there if somebody dropped the list of generations by hand.
     await connection.execute(f"drop schema if exists {generation.schema} cascade")
     await connection.execute(f"create schema {generation.schema}")
     await connection.execute(f"set local search_path to {generation.schema}")
@@ -167,7 +177,11 @@ async def create_generation(
 
 
 async def make_live(connection: asyncpg.Connection, generation: Generation, old: Generation | None) -> None:
-    """Re-point the views. In the caller's transaction. `old` is what `live_generation` finds."""
+    """Re-point the stable views to the generation, in the caller's transaction. `old` is the result of
+    `live_generation`.
+
+    If the new views have other columns, `create or replace` is refused; then the views are replaced one by one.
+    """
     definitions = {name: _definition(name, generation) for name in VIEWS}
     try:
         async with connection.transaction():  # in one round trip: reads wait meanwhile
@@ -210,7 +224,7 @@ async def drop_generation(connection: asyncpg.Connection, generation: Generation
 
 
 async def drop_views(dsn: str, settings: ProjectorSettings) -> int:
-    """Every generation; returns how many. The projector builds the next from the log when it runs."""
+    """Drop every generation; return how many there were. A running projector builds the next one from the log."""
     connection = await connect(dsn, settings)
     try:
         async with _lock(connection):
@@ -223,9 +237,10 @@ async def drop_views(dsn: str, settings: ProjectorSettings) -> int:
 
 
 async def view_checksums(connection: asyncpg.Connection | asyncpg.Pool, schema: str) -> dict[str, tuple[int, str]]:
-    """Rows and a checksum over all of their columns, per view; whatever the order of the rows.
+    """Return the number of rows of each view and a checksum over them that does not depend on their order.
 
-    Positions without owner and time of writing. `schema` is `views`, or that of a generation.
+    Two generations that are built from the same records have the same checksums. `schema` is `views`, or that of a
+    generation.
     """
     checksums = {}
     for name in TABLES:
@@ -238,7 +253,10 @@ async def view_checksums(connection: asyncpg.Connection | asyncpg.Pool, schema: 
 
 
 def checksum_columns(view: str) -> tuple[str, ...]:
-    """Those that the log determines; none named are all of them."""
+    """Return the columns that the log determines; empty for all columns.
+
+    Owner, epoch and time of writing of a position differ between two builds from the same log.
+    """
     return ("topic", "partition", "next_offset", "cluster_id", "last_record") if view == "positions" else ()
 
 
@@ -251,7 +269,7 @@ async def _first(connection: asyncpg.Connection, cluster_id: str) -> Generation:
 
 
 async def stored_positions(connection: asyncpg.Connection, generation: Generation) -> dict[TopicPartition, int]:
-    """Raises GenerationGoneError."""
+    """Return how far the generation is, by partition. Raises GenerationGoneError."""
     try:
         rows = await connection.fetch(
             f'select topic, "partition", next_offset from {generation.schema}.positions'  # noqa: S608
@@ -263,7 +281,7 @@ async def stored_positions(connection: asyncpg.Connection, generation: Generatio
 
 @contextlib.asynccontextmanager
 async def _lock(connection: asyncpg.Connection) -> AsyncIterator[None]:
-    """Whoever else makes or removes generations waits."""
+    """Take the lock of `ADVISORY_LOCK`; wait while somebody else has it."""
     await connection.execute("select pg_advisory_lock($1)", ADVISORY_LOCK)
     try:
         yield

@@ -1,4 +1,8 @@
-"""Whether a generation was built from this log, seen from outside: nobody writes it, or somebody else does."""
+"""Whether a generation was built from this log, checked from outside, while nobody or somebody else writes it.
+
+Four signs in a row, the cheap ones first: the id of the cluster, the number of partitions, the ends of the log, and the
+digests of the last records.
+"""
 
 from services.chassis.log.port import Log, TopicPartition
 from services.projector.generations.maintenance_lock import MaintenanceLock
@@ -7,6 +11,7 @@ from services.projector.generations.store import Generation
 
 
 async def is_built_from(generation: Generation, log: Log, cluster_id: str, lock: MaintenanceLock) -> bool:
+    """Tell whether the generation was built from the log. False if any sign says that it was another one."""
     if generation.cluster_id != cluster_id:
         return False
     # A generation of an older version may not have the digests.

@@ -1,7 +1,8 @@
-"""The right to make, swap and remove generations: one holder per database, whatever the process or the machine.
+"""The right to make, swap and remove generations: one holder per database, on whatever machine.
 
-It is an advisory lock of a connection, so it ends with its holder. When the database goes away for a while it is taken
-again; whoever was quicker has it then.
+It is an advisory lock of a connection, so it ends with its holder, even if that is killed. After the database was away
+the lock is taken again, and somebody else may have been quicker. So work under the lock checks what is live before it
+changes anything, and BusyError ends it if the lock is lost.
 """
 
 import asyncio
@@ -43,7 +44,7 @@ class MaintenanceLock:
             await self._connection.close(timeout=CONNECT_TIMEOUT_SECONDS)
 
     async def do(self, work: Callable[[asyncpg.Connection], Awaitable[T]]) -> T:
-        """Again until the database has answered: what is done has to be idempotent. Ends by being cancelled."""
+        """Do the work, again and again until the database has answered: it has to be idempotent. A cancel ends it."""
         limits = self._settings.limits
         failures = 0
         while True:

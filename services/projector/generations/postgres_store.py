@@ -1,8 +1,17 @@
 """One generation in Postgres: positions, states and rows, written in one transaction per batch.
 
-New rows go in by COPY, which is the fastest way and needs no check for conflicts: the fence in the same transaction
-lets only one projector write a partition, each record once, and a batch knows which of its rows are new. Changes of
-rows that exist go in as one UPDATE per table from arrays.
+The first statement of the transaction is the fence: it moves the positions of the batch's partitions from where its
+records begin to where they end, under the epoch of the claim. If it moves fewer than it should, nothing else is
+written.
+
+- Another owner, or another position: FenceError, and the caller starts from what is stored.
+- Exactly where the batch would have left them: the batch was written by a try whose answer was lost. Nothing is done,
+  and
+  the write has succeeded. This makes `write` idempotent.
+
+New rows go in by COPY, which is the fastest way and needs no check for conflicts: the fence lets only one projector
+write a partition, each record once, and a batch knows which of its rows are new. Changes of rows that exist go in as
+one UPDATE per table, from arrays.
 """
 
 import contextlib
@@ -39,7 +48,7 @@ _REFUSED: Final = (
 
 
 class _IsWrittenError(Exception):
-    """Ends a transaction that has nothing to do."""
+    """The batch is in the database already: this rolls back a transaction that has nothing to do."""
 
 
 class PostgresStores:
@@ -70,7 +79,10 @@ class PostgresStores:
 
 
 class PostgresStore:
-    """Implements `GenerationStore`, with a connection each for writes and loads."""
+    """Implements `GenerationStore`.
+
+    It has one connection for writes and another for loads, so that the next batch is folded while one is written.
+    """
 
     def __init__(self, dsn: str, settings: ProjectorSettings, generation: Generation) -> None:
         self.generation = generation
@@ -84,6 +96,7 @@ class PostgresStore:
 
     async def claim(self, partitions: Iterable[int], owner: str, cluster_id: str) -> dict[int, Claim]:
         async with self._connected(self._loader) as connection, connection.transaction():
+            # Epochs must not go back with a crash of the database: two projectors could hold the same one.
             await connection.execute("set local synchronous_commit = on")
             rows = await connection.fetch(
                 self._sql["claim_positions"], self.generation.topic, sorted(partitions), owner, cluster_id
@@ -155,7 +168,7 @@ class PostgresStore:
 
     @contextlib.asynccontextmanager
     async def _connected(self, link: Link) -> AsyncIterator[asyncpg.Connection]:
-        """A connection, and its errors as ours."""
+        """Yield a connection; its errors become those of the port."""
         async with link.connected() as connection:
             try:
                 yield connection
@@ -166,7 +179,7 @@ class PostgresStore:
 
 
 def _fault(error: Exception) -> Fault:
-    """Program limits are those of sizes: of a row, of an entry of an index."""
+    """Return the class of a refusal. Postgres' program limits are limits of size: of a row, or of an index entry."""
     return "row_too_large" if isinstance(error, asyncpg.ProgramLimitExceededError) else "row_refused"
 
 

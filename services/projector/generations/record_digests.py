@@ -1,7 +1,8 @@
-"""Whether the log is the one that the views were built from, by the last record that is in them of each partition.
+"""Whether the log is the one that the views were built from: the last record of each partition must be the same.
 
-A topic that was made anew has the same name, in a cluster of the same id, and may have grown beyond where the views
-are. At the offset before their position it then has another record.
+A topic that was deleted and created again has the same name, in a cluster with the same id, and may have grown beyond
+the position of the views. Offsets alone do not show that. But at the offset before the position it has another record,
+whose digest differs from the stored one.
 """
 
 import asyncio
@@ -23,7 +24,10 @@ logger = structlog.get_logger()
 
 
 def digest_of(record: Incoming) -> str:
-    """Of all that its writer has put into it."""
+    """Return a digest of everything that the writer put into the record: key, value and headers.
+
+    Each part goes in with its length, so that no two records give the same bytes. What the broker adds is left out.
+    """
     digest = hashlib.blake2b(digest_size=16)
     for part in (record.key, record.value, *[part for header in record.headers for part in header]):
         raw = part.encode() if isinstance(part, str) else part
@@ -34,9 +38,10 @@ def digest_of(record: Incoming) -> str:
 async def replaced_records(
     log: Log, digests: Mapping[TopicPartition, tuple[int, str]], timeout_seconds: float = LAST_RECORD_SECONDS
 ) -> list[TopicPartition]:
-    """Those partitions whose record at the given offset has another digest than the given one.
+    """Return the partitions whose record at the given offset has another digest than the given one.
 
-    The log has to reach there. One that cannot be read in time, or is there no more, is not judged.
+    The log has to reach these offsets. A record that cannot be read in time, or that retention has removed, is not
+    judged: its partition is not among the result.
     """
     begins = await log.begin_offsets(digests)
     wanted = {tp: offset for tp, (offset, _) in digests.items() if offset >= begins[tp]}

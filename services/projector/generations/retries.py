@@ -1,3 +1,5 @@
+"""Trying again while the database is away: without end, because the records wait in the log."""
+
 import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
@@ -15,7 +17,10 @@ T = TypeVar("T")
 
 
 async def retry_while_away(work: Callable[[], Awaitable[T]], settings: ProjectorSettings, retries: Counter) -> T:
-    """Until the database answers: records wait in the log, so nothing is lost by waiting. Ends by being cancelled."""
+    """Do the work until the database answers, and return its result. Only a cancel ends it before.
+
+    Nothing is lost by waiting: the records are in the log. Each failure counts in `retries`, and doubles the pause.
+    """
     limits = settings.limits
     failures = 0
     while True:

@@ -1,6 +1,7 @@
-"""Rights for generations that were made before there were roles and policies: readers of this version need them.
+"""Rights for generations that an older release made, before there were roles and policies.
 
-Idempotent: what is bound by policies is left alone. Each generation in a transaction of its own.
+Readers of this version need the policies. The work is idempotent: a generation that has policies is left as it is. Each
+generation has a transaction of its own.
 """
 
 from pathlib import Path
@@ -15,7 +16,10 @@ SQL: Final = Path(__file__).with_name("sql")
 
 
 async def bind_generations(connection: asyncpg.Connection) -> list[str]:
-    """After the migrations, which have handed all of them over to the projector's role. The schemas that were bound."""
+    """Give rights and policies to generations without them; return their schemas.
+
+    It runs after the migrations, which make the projector's role the owner of every generation.
+    """
     sql = SqlFiles(SQL)
     unbound = await connection.fetch(sql["unbound_generations"])
     for row in unbound:

@@ -1,5 +1,7 @@
-"""Where the projector keeps what it makes of the log: a port with two implementations, `projector.postgres_store` and
-the one in memory of the tests. Both pass `tests/contract/test_projector_store.py`.
+"""The port to where the projector keeps the views.
+
+It has two implementations: `postgres_store`, and the one in memory of the tests. Both pass
+`tests/contract/test_projector_store.py`.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,15 +27,17 @@ class Generation:
 
 
 class Claim(NamedTuple):
+    """What a claim of a partition returns: where its rows end, and the epoch under which they may now be written."""
+
     next_offset: int
     owner_epoch: int
     cluster_id: str
     last_record: str = ""
-    """Digest of the last record below, as the last span had it; empty where it is not known."""
+    """Digest of the last record below `next_offset`, as its span had it; empty if it is not known."""
 
 
 class Span(NamedTuple):
-    """The records of a partition that a batch holds, and under which claim."""
+    """The range of a partition's records in a batch, and the epoch of the claim under which they were read."""
 
     partition: int
     owner_epoch: int
@@ -61,13 +65,14 @@ class GenerationStore(Protocol):
     async def positions(self) -> dict[int, StoredPosition]: ...
 
     async def load(self, keys: Sequence[ThreadKey]) -> dict[ThreadKey, Kept]:
-        """Of those of the keys that have a row, in one snapshot."""
+        """Return what is kept of the threads that have a row, read in one snapshot."""
         ...
 
     async def write(self, batch: Batch, spans: Sequence[Span]) -> None:
-        """All of the batch or nothing. Idempotent by the positions: what is stored already is not stored again.
+        """Write all of the batch or nothing. Idempotent by the positions: a batch that is stored is not stored again.
 
-        Raises FenceError where a span is not that of its partition, RowRefusedError. A crash may lose the last ones.
+        Raises FenceError if a span does not fit the position of its partition, RowRefusedError if the database refuses
+        a row. A crash of the database may lose the last batches, together with their positions.
         """
         ...
 
@@ -76,14 +81,16 @@ class Stores(Protocol):
     """The generations of one database."""
 
     async def admit(self, cluster_id: str, partitions: int) -> None:
-        """A log with so many partitions. Raises StoreAwayError; and OtherPartitionsError where it had another number
-        when views were first built from it.
+        """Accept a log with this number of partitions.
+
+        Raises StoreAwayError, and OtherPartitionsError if it had another number when views were first built from it.
         """
         ...
 
     async def live(self, cluster_id: str) -> Generation:
-        """The live one; an empty one where there is none. Raises StoreAwayError; and OtherLogError, OtherVersionError,
-        NotMigratedError, which a person has to see to.
+        """Return the live generation; create an empty one if there is none.
+
+        Raises StoreAwayError; and OtherLogError, OtherVersionError and NotMigratedError, which need a person.
         """
         ...
 
@@ -91,9 +98,9 @@ class Stores(Protocol):
 
 
 def fence_error(spans: Sequence[Span], moved: set[int], everything: Mapping[int, StoredPosition]) -> FenceError | None:
-    """Why the spans could not all be moved, given where all partitions are.
+    """Return why the spans could not all be moved, given the positions of all partitions.
 
-    None where they are where the batch would have left them: it was written before, by a try whose answer was lost.
+    None if the partitions are where the batch would have left them: a try whose answer was lost has written it.
     """
     missed = [span for span in spans if span.partition not in moved]
     stored = {span.partition: everything.get(span.partition, UNCLAIMED) for span in missed}
