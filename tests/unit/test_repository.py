@@ -281,7 +281,7 @@ def without_group(kinds: Iterable[type[Settings]]) -> list[str]:
 
 
 def test_each_setting_has_a_group() -> None:
-    assert without_group([Settings]) == []
+    assert without_group(settings_classes()) == []
 
 
 def test_a_setting_without_group_is_found() -> None:
