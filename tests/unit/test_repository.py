@@ -21,7 +21,9 @@ PROGRAMS = ("schemas/", "services/", "reference/", "demo/", "bench/")
 MODULE_LINES_MAX = 600
 LONG_MODULES: dict[str, str] = {
     "tests/simulation/planted.py": "a table of faults, each a few lines of text",
+    "schemas/events.py": "all events of the log, each field with the sentence that docs and JSON schemas show",
     "schemas/thread.py": "the control state, its transition table and the fold: one file owns the state",
+    "tests/support/simulated/log.py": "the simulated broker and its clients, which share one state",
     "tests/unit/schemas/test_thread.py": "mirrors schemas/thread.py, row by row of its table",
     "tests/unit/importer/claude_code/test_session.py": "a test for each thing that a session may hold, on records that it makes",
 }
