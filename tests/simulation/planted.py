@@ -102,6 +102,24 @@ FAMILIES = {
     "acts": 5,
     "tool_seconds": (1, 5, 5),
 }
+LAGGING_FAMILIES = (
+    FAMILIES
+    | SLOW_LOG
+    | {
+        "plans": 0.5,
+        "spawns": 0.0,
+        "forks": 0.0,
+        "threads": 3,
+        "moves_every": 2,
+        "model_trouble": 0,
+        "append_trouble": 0,
+        "outputs": 0,
+        "refused": 0,
+        "view_commands": 0,
+        "database_seconds_max": 0,
+    }
+)
+"""Two runtimes that live on, and read what the other wrote late."""
 BRANCHING = {
     "forks": 0.5,
     "context_tokens": 60,
@@ -496,7 +514,7 @@ BETWEEN_THREADS = (
 """,
         """    if state.child is not None and child not in {None, state.child}:
 """,
-        choices=FAMILIES,
+        choices=LAGGING_FAMILIES,
     ),
     Planted(
         "child-begun-before-its-call-is-read-back",
