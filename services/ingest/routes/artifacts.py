@@ -73,6 +73,8 @@ class DownloadParameters(Parameters):
 
 @dataclass(frozen=True, slots=True)
 class ArtifactRoutes:
+    """Uploads and downloads of artifacts."""
+
     tag: ClassVar = "artifacts"
 
     artifacts: ArtifactStore

@@ -22,6 +22,8 @@ from services.ingest.routes.threads import NAMING_ARTIFACTS, TO_A_THREAD
 
 @dataclass(frozen=True, slots=True)
 class ChildRoutes:
+    """Child threads that people and backends create."""
+
     tag: ClassVar = "threads"
 
     commands: Commands

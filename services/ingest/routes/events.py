@@ -97,6 +97,8 @@ class EventsPage(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class EventRoutes:
+    """The records of a thread. It needs the views only for pages; a stream of a thread in use goes on without them."""
+
     tag: ClassVar = "events"
 
     known: KnownThreads

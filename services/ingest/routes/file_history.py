@@ -43,6 +43,8 @@ DIFF: Final = "text/x-diff"
 
 @dataclass(frozen=True, slots=True)
 class FileHistoryRoutes:
+    """What turns did to files."""
+
     tag: ClassVar = "file history"
 
     commands: Commands

@@ -30,11 +30,14 @@ from services.ingest.routes.parameters import ImportPart, KeyParameter, Limit, P
 
 class ImportFilesParameters(Parameters):
     after: Annotated[int, Field(ge=-1, le=2**31 - 1)] = -1
+    """Number of the last file that you have; -1 before the first."""
     limit: Limit = None
 
 
 @dataclass(frozen=True, slots=True)
 class ImportRoutes:
+    """Imports of recorded sessions. They are only requested here; `imports.worker` does the work."""
+
     tag: ClassVar = "imports"
 
     imports: Imports

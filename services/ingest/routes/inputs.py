@@ -23,6 +23,8 @@ _INPUT = re.compile(r"[!-~]{1,200}")
 
 @dataclass(frozen=True, slots=True)
 class InputRoutes:
+    """Inputs, and the turns that take them."""
+
     tag: ClassVar = "inputs"
 
     commands: Commands

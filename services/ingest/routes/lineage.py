@@ -22,6 +22,8 @@ from services.ingest.routes.threads import NAMING_ARTIFACTS, TO_A_THREAD
 
 @dataclass(frozen=True, slots=True)
 class LineageRoutes:
+    """Forks, and changes of a thread's context."""
+
     tag: ClassVar = "threads"
 
     commands: Commands

@@ -25,6 +25,8 @@ from services.ingest.routes.threads import TO_A_THREAD
 
 @dataclass(frozen=True, slots=True)
 class PlanRoutes:
+    """Plans and their decisions."""
+
     tag: ClassVar = "plans"
 
     commands: Commands

@@ -65,6 +65,8 @@ More: TypeAlias = Callable[[asyncpg.Record], Mapping[str, object]]
 
 @dataclass(frozen=True, slots=True)
 class ReadRoutes:
+    """Lists that are read from the views, and the effect of a command."""
+
     tag: ClassVar = "reads"
 
     known: KnownThreads

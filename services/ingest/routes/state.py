@@ -34,6 +34,8 @@ class StateParameters(Parameters):
 
 @dataclass(frozen=True, slots=True)
 class StateRoutes:
+    """The folded state of a thread."""
+
     tag: ClassVar = "reads"
 
     known: KnownThreads

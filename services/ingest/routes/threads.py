@@ -67,7 +67,9 @@ class ThreadsParameters(Parameters):
     cursor: Cursor = None
     limit: Limit = None
     archived: bool | None = None
+    """Only archived threads, or only those that are not. Without it both."""
     status: Status | None = None
+    """Only threads with this status."""
     updated_after: Annotated[
         str | None,
         Field(description="Only threads that changed after this time: RFC 3339, with a zone.", max_length=60),
@@ -80,6 +82,8 @@ class ThreadsParameters(Parameters):
 
 @dataclass(frozen=True, slots=True)
 class ThreadRoutes:
+    """The threads themselves."""
+
     tag: ClassVar = "threads"
 
     commands: Commands

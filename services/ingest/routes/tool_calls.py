@@ -34,6 +34,8 @@ from services.ingest.routes.threads import TO_A_THREAD
 
 @dataclass(frozen=True, slots=True)
 class ToolCallRoutes:
+    """Decisions, results and resolutions of tool calls."""
+
     tag: ClassVar = "tool calls"
 
     commands: Commands

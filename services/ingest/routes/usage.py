@@ -46,6 +46,8 @@ class UsageParameters(Parameters):
 
 @dataclass(frozen=True, slots=True)
 class UsageRoutes:
+    """The token usage of a tenant."""
+
     tag: ClassVar = "reads"
 
     reads: Reads

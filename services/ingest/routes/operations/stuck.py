@@ -44,6 +44,8 @@ class DeadLettersParameters(Parameters):
 
 @dataclass(frozen=True, slots=True)
 class StuckRoutes:
+    """What needs an operator. These operations read data of all tenants, so they have a scope of their own."""
+
     tag: ClassVar = "ops"
 
     ops: Ops

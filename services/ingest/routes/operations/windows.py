@@ -34,6 +34,8 @@ class WindowsParameters(Parameters):
 
 @dataclass(frozen=True, slots=True)
 class WindowRoutes:
+    """Live counts of all tenants."""
+
     tag: ClassVar = "ops"
 
     windows: OpsWindows
