@@ -6,6 +6,7 @@ tool that this executor has offered and does not have yet.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -23,7 +24,6 @@ from services.tool_executor.builtin.restore_files import RestoreFilesTool
 from services.tool_executor.builtin.shell import ShellTool
 from services.tool_executor.offering.catalog import McpTools, builtin_entry, client_entry, mcp_source
 from services.tool_executor.offering.hooks import CommandHook, ReconcileHook, ToolHook
-from services.tool_executor.offering.mcp import McpServer
 from services.tool_executor.offering.tools_file import ToolsFile
 from services.tool_executor.settings import ExecutorSettings
 from services.tool_executor.tools import Toolbox, ToolRunner
@@ -31,6 +31,9 @@ from services.tool_executor.workspace.file_history import FileHistory
 from services.tool_executor.workspace.process import Warden
 from services.tool_executor.workspace.sandbox import Sandbox, SandboxPolicy, find_bubblewrap
 from services.tool_executor.workspace.skills import SkillFolders
+
+if TYPE_CHECKING:
+    from services.tool_executor.offering.mcp import McpServer
 
 log = structlog.get_logger()
 
@@ -93,6 +96,13 @@ class Assembly:
         self._offer(entry, runners)
         if self.file.client_tools is not None:
             self._publish(client_entry(self.file.client_tools))
+        if self.file.mcp:
+            self._start_mcp_servers()
+
+    def _start_mcp_servers(self) -> None:
+        """Import the SDK here: it takes two fifths of the start of an executor, and most have no MCP server."""
+        from services.tool_executor.offering.mcp import McpServer
+
         for server_name, config in self.file.mcp.items():
             self.toolbox.expect(mcp_source(server_name))
             server = McpServer(
@@ -127,7 +137,7 @@ class Assembly:
                 echo = EchoTool()
                 return echo.spec, echo
 
-    def _on_tools(self, server: McpServer, tools: McpTools) -> None:
+    def _on_tools(self, server: "McpServer", tools: McpTools) -> None:
         for name, reason in tools.left_out.items():
             log.warning("tool_left_out", server=server.name, tool=name, reason=reason)
         self._offer(tools.entry, dict.fromkeys(tools.server_names, server))

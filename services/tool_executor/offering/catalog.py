@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import mcp_types
 from pydantic import JsonValue, ValidationError
 
 from schemas.events import EffectClass
@@ -11,6 +11,9 @@ from schemas.tools import CLIENT_POOL, CLIENT_SOURCE, CatalogSource, ToolSpec
 from services.chassis.catalog.tool_arguments import schema_problem
 from services.chassis.sanitize import sanitize_json, sanitize_text
 from services.tool_executor.offering.tools_file import ClientTool, McpServerConfig, ToolPolicy
+
+if TYPE_CHECKING:
+    import mcp_types  # half a second at run time, which an executor without MCP servers need not wait for
 
 BUILTIN_SOURCE = "builtin"
 DESCRIPTION_CHARACTERS_MAX = 4_096
@@ -47,7 +50,7 @@ def mcp_entry(
     pool: str,
     server: str,
     config: McpServerConfig,
-    tools: Sequence[mcp_types.Tool],
+    tools: "Sequence[mcp_types.Tool]",
     policies: Mapping[str, ToolPolicy],
 ) -> McpTools:
     specs: dict[str, ToolSpec] = {}
@@ -89,7 +92,7 @@ def under_policy(spec: ToolSpec, policy: ToolPolicy) -> ToolSpec | None:
     return spec.model_copy(update=decided)
 
 
-def suggested_effect(annotations: mcp_types.ToolAnnotations | None) -> EffectClass:
+def suggested_effect(annotations: "mcp_types.ToolAnnotations | None") -> EffectClass:
     """What a server says of its tool is a hint; without one, anything may happen."""
     if annotations is None:
         return "unsafe"
@@ -98,7 +101,7 @@ def suggested_effect(annotations: mcp_types.ToolAnnotations | None) -> EffectCla
     return "idempotent" if annotations.idempotent_hint else "unsafe"
 
 
-def _spec_of(tool: mcp_types.Tool, config: McpServerConfig) -> ToolSpec | str:
+def _spec_of(tool: "mcp_types.Tool", config: McpServerConfig) -> ToolSpec | str:
     """The tool, or why it cannot be offered."""
     schema = sanitize_json(tool.input_schema)
     if not isinstance(schema, dict):
