@@ -224,8 +224,8 @@ class _Watching:
     def _tell(self, line: str) -> None:
         reporter = self._config.pluginmanager.get_plugin("terminalreporter")
         if reporter is not None:
-            reporter.ensure_newline()
-            reporter.write_line(line)
+            is_amid_a_line = reporter._tw.width_of_current_line > 0  # dots; reporter.ensure_newline() does not see them
+            reporter.write_line(f"\n{line}" if is_amid_a_line else line)
             reporter.flush()
 
 
