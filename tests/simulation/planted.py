@@ -587,6 +587,7 @@ BETWEEN_THREADS = (
         """(version == plan.in_force and ready_tasks(plan)):
 """,
         choices=FAMILIES,
+        first=317,
     ),
 )
 
@@ -606,6 +607,7 @@ CONTEXTS = (
         """        levels[:] = [(thread, items)] if not levels else levels
 """,
         choices=BRANCHING,
+        first=26,
     ),
     Planted(
         "fork-amid-a-step",
@@ -666,7 +668,7 @@ ARTIFACTS = (
                 done.taken_back += 1
 """,
         choices=COLLECTING,
-        first=110,
+        first=183,
     ),
     Planted(
         "collected-whatever-is-named",

@@ -321,6 +321,8 @@ _SINGLE_NODE = {
     "share.coordinator.state.topic.replication.factor": "1",
     "share.coordinator.state.topic.min.isr": "1",
     "group.initial.rebalance.delay.ms": "0",
+    # Tests that kill members of a group wait for this; the least that Kafka allows by default is 6 s.
+    "group.min.session.timeout.ms": "1000",
     # A topic exists because schemas/topics.py declares it, never because somebody asked for it.
     "auto.create.topics.enable": "false",
 }

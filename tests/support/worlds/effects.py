@@ -104,7 +104,9 @@ async def effects_world(
     own = {
         "THREADLOG_KAFKA_BOOTSTRAP_SERVERS": kafka,
         "THREADLOG_POSTGRES_DSN": dsn,
-        "THREADLOG_ROLLUPS_REBALANCE_TIMEOUT_SECONDS": "4",
+        # A rollups worker that was killed keeps its partitions for so long.
+        "THREADLOG_ROLLUPS_REBALANCE_TIMEOUT_SECONDS": "3",
+        "THREADLOG_KAFKA_SESSION_TIMEOUT_MS": "3000",
         **(environment or {}),
     }
     log = await KafkaLog.open(settings, "test")
