@@ -134,7 +134,7 @@ async def test_a_database_that_is_away_is_waited_for_by_services_alone() -> None
     for each in await services(dsn):
         assert '"event":"database_away"' in each.lines[0], each
         assert f"no database answers at {address}" in each.lines[0], each
-        assert "log_waits_for_broker" in each.said, "it went on, to its broker"
+        assert "broker_awaited" in each.said, "it went on, to its broker"
         assert SECRET not in each.said
 
 
@@ -173,7 +173,7 @@ async def test_a_login_that_is_no_member_of_the_role(migrated: str) -> None:
             for role in (INGEST, RUNTIME, EXECUTOR, PROJECTOR):
                 await connection.execute(f"grant {role} to {login}")
             for each in await services(with_login(migrated, login)):
-                assert "log_waits_for_broker" in each.said, each
+                assert "broker_awaited" in each.said, each
                 assert "threadlog: " not in each.said, each
         finally:
             await connection.execute(f"drop role {login}")
@@ -306,7 +306,7 @@ async def test_migrating_without_being_a_superuser(owned_by_ann: str) -> None:
         for role in (INGEST, RUNTIME, EXECUTOR, PROJECTOR, "threadlog_keys"):
             await connection.execute(f"grant {role} to app")
     for each in await services(app):
-        assert "log_waits_for_broker" in each.said, each
+        assert "broker_awaited" in each.said, each
     key = await run(CREATE_KEY, app, {})
     assert key.status == 0, key
 
@@ -383,7 +383,7 @@ async def test_a_disk_that_is_full(own_server: str, small_disk: Path) -> None:
         made = await run(CREATE_KEY, dsn, {})
         assert_said([made], "the disk of the database at", "is full; free some")
         # Services that only read start all the same.
-        assert "log_waits_for_broker" in (await run(("services", "run", "runtime"), dsn, {})).said
+        assert "broker_awaited" in (await run(("services", "run", "runtime"), dsn, {})).said
     assert (await run(CREATE_KEY, dsn, {})).status == 0
 
 

@@ -167,7 +167,7 @@ class FoldLoop(Generic[Work]):
             try:
                 return await ask(tps)
             except LogUnavailableError as error:
-                log.warning("assignment_waits_for_the_log", error=str(error))
+                log.warning("assignment_delayed", error=str(error))
                 await asyncio.sleep(self._settings.load_retry_seconds)
 
     async def _start(self, tp: TopicPartition, begin: int, end: int) -> tuple[TopicPartition, int]:
@@ -177,7 +177,7 @@ class FoldLoop(Generic[Work]):
         # A position beyond the log's end was stored for another log, such as one made anew under the same name.
         foreign_store = next_offset > end
         if foreign_store:
-            log.error("stored_position_beyond_end", partition=tp.partition, stored=next_offset, end=end)
+            log.error("stored_position_refused", partition=tp.partition, stored=next_offset, end=end)
             next_offset, states = 0, {}
         start = max(next_offset, begin)
         partition: Partition[Work] = Partition(
@@ -204,7 +204,7 @@ class FoldLoop(Generic[Work]):
             try:
                 stored = await self._store.load_active(tp.topic, tp.partition)
             except StatesUnavailableError as error:
-                log.warning("states_unavailable", partition=tp.partition, error=str(error))
+                log.warning("states_load_failed", partition=tp.partition, error=str(error))
                 await asyncio.sleep(self._settings.load_retry_seconds)
             else:
                 return stored.next_offset, stored.states
@@ -372,10 +372,10 @@ class FoldLoop(Generic[Work]):
         try:
             stored = await self._keys.load_keys(self._topic, partition.number, self._settings.keys_known_max)
         except StatesUnavailableError as error:
-            log.warning("keys_unavailable", partition=partition.number, error=str(error))
+            log.warning("keys_load_failed", partition=partition.number, error=str(error))
             return
         if stored is None or stored.next_offset < partition.relied_on:
-            log.warning("keys_not_used", partition=partition.number, reason="too many" if stored is None else "behind")
+            log.warning("keys_discarded", partition=partition.number, reason="too many" if stored is None else "behind")
             return
         known = KeyFilter(len(stored.keys) + len(partition.unlisted))
         for key in (*stored.keys, *partition.unlisted, *partition.parked):
@@ -423,13 +423,13 @@ class FoldLoop(Generic[Work]):
         try:
             stored = await self._store.load_threads(self._topic, partition.number, keys)
         except StatesUnavailableError as error:
-            log.warning("states_unavailable", partition=partition.number, waiting=len(keys), error=str(error))
+            log.warning("states_load_failed", partition=partition.number, waiting=len(keys), error=str(error))
         else:
             if stored.next_offset >= partition.relied_on:
                 partition.distrusted_since = None
                 return stored
             log.warning(
-                "stored_position_went_back",
+                "stored_position_distrusted",
                 partition=partition.number,
                 stored=stored.next_offset,
                 relied_on=partition.relied_on,

@@ -369,7 +369,7 @@ async def _when_there(start: Callable[[], Awaitable[T]], settings: Settings, doi
         except KafkaError as error:
             if not error.retriable or asyncio.get_running_loop().time() >= deadline:
                 raise log_error(error, doing) from error
-            logger.warning("log_waits_for_broker", servers=settings.kafka_bootstrap_servers, error=str(error))
+            logger.warning("broker_awaited", servers=settings.kafka_bootstrap_servers, error=str(error))
         await asyncio.sleep(START_PAUSE_SECONDS)
 
 

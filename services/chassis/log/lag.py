@@ -113,7 +113,7 @@ class LagMeter:
             try:
                 await self.look()
             except LogError as error:
-                log.warning("lag_unknown", error=str(error))
+                log.warning("lag_measurement_failed", error=str(error))
             await asyncio.sleep(self._look_seconds)
 
     async def look(self) -> None:

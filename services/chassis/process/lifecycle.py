@@ -133,9 +133,9 @@ async def _main(main: Callable[[Lifecycle], Awaitable[None]], lifecycle: Lifecyc
 
 def _on_signal(lifecycle: Lifecycle, signal_number: signal.Signals) -> None:
     if lifecycle.stopping.is_set():
-        logger.warning("service_ends_at_once", signal=signal_number.name)
+        logger.warning("service_aborted", signal=signal_number.name)
         os._exit(128 + signal_number)
-    logger.info("service_stopping", signal=signal_number.name)
+    logger.info("service_stop_requested", signal=signal_number.name)
     lifecycle.stop()
 
 

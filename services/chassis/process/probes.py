@@ -45,7 +45,7 @@ class Probes:
         disable_created_metrics()  # type: ignore[no-untyped-call]  # the library's own
         probes = cls(registry, not_ready, not_live)
         probes._server = await asyncio.start_server(probes._serve, host, port, limit=REQUEST_BYTES_MAX)
-        logger.info("probes_listening", host=host, port=probes.port)
+        logger.info("probes_started", host=host, port=probes.port)
         return probes
 
     @property

@@ -1,4 +1,4 @@
--- How many partitions the views' log had; no row where no views were built from it.
+-- The number of partitions that the views' log had. No row if no views were built from this log.
 select partitions
 from threadlog.logs
 where cluster_id = $1 and topic = $2

@@ -1,4 +1,4 @@
--- Which of these `schema.name` there are. Asks the catalog itself, for which no rights are needed.
+-- Those of the tables and views, as `schema.name`, that exist. The catalog can be read without any rights.
 select n.nspname || '.' || c.relname as name
 from pg_catalog.pg_class as c
 join pg_catalog.pg_namespace as n on n.oid = c.relnamespace

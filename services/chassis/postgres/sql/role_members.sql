@@ -1,4 +1,4 @@
--- Whatever these roles are members of: group and member.
+-- The groups that these roles are members of, as group and member.
 select held.rolname as held, holder.rolname as holder
 from pg_catalog.pg_auth_members as m
 join pg_catalog.pg_roles as held on held.oid = m.roleid

@@ -1,7 +1,7 @@
--- What a thread's own items showed of it as of a seq ($3), in order, whatever has become of them since, and where it was
--- forked from. No more than $4 of them, and no more once they take $5 bytes as stored, all where these are null; `shown`
--- is how many there are, whatever the limits. One row of nulls where there are none; no row where the views do not hold
--- the thread up to that seq, or stand still because the database refused a record of it.
+-- The items that a thread itself showed as of a seq ($3), in order, whatever became of them later, and where the thread
+-- was forked from. At most $4 items, and none after they take $5 stored bytes; null means no limit. `shown` is the number
+-- of items without the limits. One row of nulls if there are no items. No row if the views lack the thread up to that
+-- seq, or if the thread is quarantined because the database refused a record of it.
 select
     parent, parent_seq, summary_seq, shown, seq, part, kind, turn, step, place, content, digest, input, call
 from (

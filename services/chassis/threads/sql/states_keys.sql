@@ -1,5 +1,5 @@
--- The stored position of a partition and the keys of its threads that have a row, one more than the limit at most, in
--- one snapshot. No row where no generation is live; one with null keys where there are none.
+-- The stored position of a partition and the keys of its threads that have a row, in one snapshot. At most one key more
+-- than the limit. No row if no generation is live; one row with null keys if there are no threads.
 select p.next_offset, s.tenant, s.thread
 from views.positions p
 left join (

@@ -1,5 +1,5 @@
 -- The stored position of a partition and the states of the given threads, in one snapshot.
--- No row where no generation is live; one with a null state where none of the threads has a row.
+-- No row if no generation is live; one row with a null state if none of the threads has a row.
 select g.fold_version, p.next_offset, s.tenant, s.thread, s.state::text as state
 from views.generation g
 left join views.positions p on p.topic = $1 and p."partition" = $2

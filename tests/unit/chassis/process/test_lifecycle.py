@@ -30,7 +30,7 @@ def test_the_first_signal_stops_gracefully() -> None:
     with capture_logs() as logs:
         assert run_service(main, drain_seconds=5) == 0
     assert ended == ["drained", "work"]
-    assert [line["event"] for line in logs] == ["service_stopping", "service_ended"]
+    assert [line["event"] for line in logs] == ["service_stop_requested", "service_ended"]
 
 
 def test_main_ends_its_tasks_before_it_closes_what_they_work_with() -> None:
