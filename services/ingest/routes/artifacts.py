@@ -39,6 +39,7 @@ from services.ingest.http.problems import (
 from services.ingest.routes.parameters import ArtifactPart, invalid
 
 _MEDIA_TYPE = re.compile(r"[!-~][ -~]{0,199}", re.ASCII)
+"""What is kept as a media type. It is sent back as a header, so it must not contain a line break."""
 HEADERS: Final = {
     "accept-ranges": "bytes",
     "cache-control": "private, max-age=31536000, immutable",
@@ -51,6 +52,7 @@ BINARY: Final[dict[str, Any]] = {"*/*": {"schema": {"type": "string", "format": 
 _OF_READS = (ARTIFACT_NOT_FOUND, RANGE_NOT_SATISFIABLE, INVALID_REQUEST, ARTIFACTS_UNAVAILABLE, TOO_MANY_TRANSFERS)
 
 _Text = WithJsonSchema({"type": "string"})
+"""OpenAPI has no null for a header that is missing."""
 
 
 class DownloadParameters(Parameters):
@@ -107,6 +109,7 @@ class ArtifactRoutes:
         media_type = request.headers.get("content-type", UNTYPED)
         if _MEDIA_TYPE.fullmatch(media_type) is None:
             raise ProblemError(invalid("header.content-type", "must be 1 to 200 visible ASCII characters"))
+        # An upload that announces that it is too large takes no place and is not spooled.
         declared = request.headers.get("content-length", "")
         if declared.isascii() and declared.isdecimal() and int(declared) > self.bytes_max:
             raise ProblemError(Problem(TOO_LARGE, f"The artifact is larger than the limit of {self.bytes_max} bytes."))
@@ -114,6 +117,8 @@ class ArtifactRoutes:
         with self.transfers.place(tenant):
             try:
                 stored = await self.artifacts.put(tenant, sha256, self.transfers.chunks(request), media_type)
+                # The type of the first upload is kept, so the store is asked. If the artifact was collected in between,
+                # the answer has what was just sent.
                 info = await self.artifacts.head(tenant, sha256) or ArtifactInfo(stored.size, media_type)
             except ArtifactMismatchError as error:
                 raise ProblemError(Problem(ARTIFACT_MISMATCH, f"{error}.")) from None
@@ -159,6 +164,7 @@ class ArtifactRoutes:
         try:
             pieces = await self.artifacts.get(caller.tenant, sha256, *part)
         except ArtifactMissingError:
+            # It was collected since its size was read.
             raise ProblemError(no_such_artifact()) from None
         except ArtifactsUnavailableError as error:
             raise ProblemError(store_unavailable(error)) from error
@@ -177,7 +183,7 @@ class ArtifactRoutes:
         return Response(None, 200, _headers(sha256, await self._info(caller.tenant, sha256)))
 
     async def _info(self, tenant: TenantId, sha256: str) -> ArtifactInfo:
-        """Raises ProblemError."""
+        """Return size and type. Raises ProblemError: artifact-not-found, artifacts-unavailable."""
         try:
             info = await self.artifacts.head(tenant, sha256)
         except ArtifactsUnavailableError as error:
@@ -188,6 +194,7 @@ class ArtifactRoutes:
 
 
 def _headers(sha256: str, info: ArtifactInfo) -> dict[str, str]:
+    """Return the headers of a whole artifact. Its hash is its `ETag`, which is why a copy can be kept for ever."""
     return {
         **HEADERS,
         "etag": f'"{sha256}"',

@@ -158,6 +158,7 @@ def _page_json(page: EventPage) -> bytes:
 
 
 def _problem(error: Exception) -> Problem:
+    """Return the problem of a stream or page that cannot begin. Once it has begun, an error ends it with `cut`."""
     match error:
         case CursorError():
             return Problem(BAD_CURSOR, f"{error}.")
@@ -170,6 +171,7 @@ def _problem(error: Exception) -> Problem:
 
 
 def _cursor(text: str | None) -> int:
+    """Return the seq of a cursor; 0 is before the first record. Raises ProblemError (bad-cursor)."""
     if text is None:
         return 0
     if not (text.isascii() and text.isdigit() and len(text) <= 16 and int(text) <= SEQ_MAX):
@@ -178,6 +180,7 @@ def _cursor(text: str | None) -> int:
 
 
 def _limit(text: str | None, pages: PageSizes) -> int:
+    """Unlike other lists, a limit that is too large is refused here. Raises ProblemError (invalid-request)."""
     if text is None:
         return pages.default
     if not (text.isascii() and text.isdigit() and len(text) <= 9 and 1 <= int(text) <= pages.most):

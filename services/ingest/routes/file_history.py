@@ -108,13 +108,17 @@ class FileHistoryRoutes:
         list, and changes no file.
         """
         command = command_of(caller, f"turns/{turn}/restore", thread, parameters)
+        # What the views do not show yet, the tool finds: it compares each file with what the call expects.
         net = net_changes(await self._changes(thread, turn))
         latest = await self.histories.latest(thread, [one.path for one in net]) if net else {}
         refusal = self.tools.problem_of_name(turn_diff.RESTORE_TOOL)
         return await run(self.commands, turn_diff.restore(command, turn, net, latest, refusal), parameters)
 
     async def _changes(self, key: ThreadKey, turn: int) -> list[RecordedChange]:
-        """Return all changes that were in the log when the request came. Raises ProblemError."""
+        """Return all changes of the turn that were in the log when the request came.
+
+        Raises ProblemError: thread-not-found, not-found if there is no such turn, views-behind.
+        """
         await self.known.require_viewed(key)
         await self.known.catch_up(key)
         changes = await self.histories.of_turn(key, turn)

@@ -66,6 +66,7 @@ class ImportRoutes:
         sent = parameters.key if parameters.key is not None else draw_id()
         import_id = UUID(derive("import", caller.tenant, caller.subject, sent))
         files = [WantedFile(file.path, file.sha256, file.size, file.companion) for file in body.files]
+        # The key stands for this request only: another one with the same key is refused.
         request_sha256 = hashlib.sha256(canonical_json(body.model_dump(mode="json"))).hexdigest()
         if not await self.imports.create(import_id, caller, body.tool, request_sha256, files):
             raise ProblemError(Problem(IDEMPOTENCY_CONFLICT, "Another import was requested with this Idempotency-Key."))
@@ -102,6 +103,7 @@ class ImportRoutes:
         return json_answer(await self.imports.files(caller.tenant, import_id, parameters.after, limit))
 
     async def _import(self, caller: Principal, import_id: UUID) -> bytes:
+        """Raises ProblemError (not-found)."""
         found = await self.imports.read(caller.tenant, import_id)
         if found is None:
             raise ProblemError(no_such_import())

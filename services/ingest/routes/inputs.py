@@ -19,6 +19,7 @@ from services.ingest.routes.parameters import CommandParameters, InputPart, Thre
 from services.ingest.routes.threads import NAMING_ARTIFACTS, TO_A_THREAD
 
 _INPUT = re.compile(r"[!-~]{1,200}")
+"""Ids of inputs are visible ASCII. Anything else names no input, and is not worth a record in the log."""
 
 
 @dataclass(frozen=True, slots=True)

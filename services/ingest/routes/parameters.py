@@ -24,11 +24,13 @@ from services.ingest.http.operation import HEADER, Parameters, PathPart
 from services.ingest.http.problems import INVALID_REQUEST, NOT_FOUND, Problem, ProblemError, no_such_thread
 
 HASH = re.compile(r"[0-9a-f]{64}", re.ASCII)
+"""A sha256 in hexadecimal digits. Upper case is refused: it would be a second name of the same artifact."""
 DIGITS_MAX: Final = 15
 """Digits of a number in a path: every such number is exact in a client that has only floating-point numbers."""
 
 TimeUnit = Literal["hours", "days"]
 UNIT_MS: Mapping[TimeUnit, int] = {"hours": 3_600_000, "days": 86_400_000}
+"""Milliseconds of a unit."""
 Value = TypeVar("Value")
 
 
@@ -43,16 +45,19 @@ def thread_key(tenant: TenantId, thread: str) -> ThreadKey:
 
 
 def no_such_import() -> Problem:
+    """Return the same for an import that never existed and for one of another tenant."""
     return Problem(NOT_FOUND, "There is no such import.")
 
 
 def _call(_tenant: TenantId, text: str) -> str:
+    """Raises ProblemError (not-found)."""
     if parse_call_id(text) is None:
         raise ProblemError(Problem(NOT_FOUND, "A tool call is named turn.step.index, such as 3.1.0."))
     return text
 
 
 def _import(_tenant: TenantId, text: str) -> UUID:
+    """Raises ProblemError (not-found)."""
     parsed = parse_event_id(text)
     if parsed is None:
         raise ProblemError(no_such_import())
@@ -60,16 +65,20 @@ def _import(_tenant: TenantId, text: str) -> UUID:
 
 
 def _sha256(_tenant: TenantId, text: str) -> str:
+    """Raises ProblemError (invalid-request): a client that computes a hash wrongly should see that it did."""
     if HASH.fullmatch(text) is None:
         raise ProblemError(invalid("path.sha256", "must be 64 lower-case hexadecimal digits"))
     return text
 
 
 def _text(_tenant: TenantId, text: str) -> str:
+    """Return the text as it is, for parts that the operation looks up or checks itself."""
     return text
 
 
 def _number(name: str) -> Callable[[TenantId, str], int]:
+    """Return the reader of a number from 1. `name` is what its problem calls it."""
+
     def read(_tenant: TenantId, text: str) -> int:
         if not (text.isascii() and text.isdecimal() and len(text) <= DIGITS_MAX and int(text) > 0):
             raise ProblemError(Problem(NOT_FOUND, f"A {name} is a number from 1."))
@@ -103,10 +112,14 @@ Key = Annotated[
 
 
 class KeyParameter(Parameters):
+    """The parameter of a request that can be sent again but has no effect to wait for."""
+
     key: Key = None
 
 
 class CommandParameters(Parameters):
+    """The parameters of every command to a thread."""
+
     wait: Annotated[
         Literal["applied"] | None,
         WithJsonSchema({"enum": ["applied"]}),
@@ -141,16 +154,22 @@ ThreadName = Annotated[str | None, Field(description="Only entries of this threa
 
 
 class AtLeastParameter(Parameters):
+    """The parameter of a read that has one entry."""
+
     at_least: AtLeast = None
 
 
 class PageParameters(Parameters):
+    """The parameters of a list of one thread."""
+
     cursor: Cursor = None
     limit: Limit = None
     at_least: AtLeast = None
 
 
 class ThreadPageParameters(Parameters):
+    """The parameters of a list of a tenant that can be narrowed to one thread."""
+
     thread: ThreadName = None
     cursor: Cursor = None
     limit: Limit = None
@@ -164,6 +183,7 @@ class PageSizes(NamedTuple):
     most: int
 
     def limit(self, wanted: int | None) -> int:
+        """Return the entries of the page. More than `most` become `most`: the cursor leads to the rest."""
         return min(wanted or self.default, self.most)
 
 

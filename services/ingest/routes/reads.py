@@ -61,6 +61,7 @@ from services.ingest.routes.parameters import (
 OF_A_THREAD = (THREAD_NOT_FOUND, BAD_CURSOR, VIEWS_BEHIND, *OF_READS)
 
 More: TypeAlias = Callable[[asyncpg.Record], Mapping[str, object]]
+"""Returns what an entry shows beside its row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,12 +233,12 @@ class ReadRoutes:
         parameters: PageParameters | ThreadPageParameters,
         more: More | None = None,
     ) -> Response:
-        """A page of a thread, or of all threads of the tenant. `more`: what an entry shows beside its row."""
+        """Answer a page of a thread or, without a key, of all threads of the tenant."""
         await self.at_least.wait(parameters.at_least, key)
         thread = None if key is None else key.thread
         limit = self.pages.limit(parameters.limit)
         page = await self.reads.page(listed, caller.tenant, thread, parameters.cursor, limit)
         if key is not None and not page.rows:
-            # An empty page is no answer for a thread that does not exist.
+            # Only an empty page needs this: a row is proof enough that the thread exists.
             await self.known.require_viewed(key)
         return json_answer(page.to_json(more))

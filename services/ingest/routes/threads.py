@@ -60,7 +60,9 @@ OF_COMMANDS = (
     *OF_READS,
 )
 NAMING_ARTIFACTS = (ARTIFACT_MISSING, ARTIFACTS_UNAVAILABLE)
+"""What a command may answer if an input or a configuration in it names artifacts."""
 TO_A_THREAD = (THREAD_NOT_FOUND, *OF_COMMANDS)
+"""What every command to an existing thread may answer."""
 
 
 class ThreadsParameters(Parameters):
@@ -127,6 +129,7 @@ class ThreadRoutes:
         merge patch (RFC 7396), which is in force from the next turn.
         """
         command = command_of(caller, "patch", thread, parameters)
+        # The sizes are not needed: this checks that the skills of the configuration exist, and keeps them.
         await self.artifacts.sizes(caller.tenant, config=body.config)
         return await run(self.commands, accept.patch_thread(command, body, self.limits), parameters)
 
@@ -158,11 +161,10 @@ class ThreadRoutes:
         problems=(THREAD_NOT_FOUND, BAD_CURSOR, VIEWS_BEHIND, *OF_READS),
     )
     async def get_thread(self, _caller: Principal, thread: ThreadPart, parameters: AtLeastParameter) -> Response:
-        """Read the thread as the views have it: its state, its configuration, and the thread that it was forked or
-        created from.
-        """
+        """Read the thread's status, counters and configuration, and the thread that it was forked or created from."""
         await self.at_least.wait(parameters.at_least, thread)
         if thread.ephemeral:
+            # The views do not hold ephemeral threads; they are read from the fold.
             return json_answer(await self.views.thread(thread))
         row = await self.reads.thread(thread)
         if row is None:
@@ -198,7 +200,10 @@ class ThreadRoutes:
 
 
 def _labels(texts: list[str] | None) -> dict[str, str] | None:
-    """Raises ProblemError (invalid-request)."""
+    """Return the labels of a filter by name. A value may contain colons, a name may not.
+
+    Raises ProblemError (invalid-request).
+    """
     if texts is None:
         return None
     labels = {}

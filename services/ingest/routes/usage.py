@@ -82,7 +82,7 @@ class UsageRoutes:
         return json_answer(page.to_json())
 
     def _range(self, from_ms: int | None, to_ms: int | None) -> tuple[int, int]:
-        """Raises ProblemError."""
+        """Return begin and end in milliseconds since 1970. Raises ProblemError (invalid-request)."""
         if to_ms is None:
             to_ms = self.clock.now_ms()
         if from_ms is None:

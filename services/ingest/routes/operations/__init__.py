@@ -1,0 +1,1 @@
+"""The operations for operators, which read data of all tenants."""

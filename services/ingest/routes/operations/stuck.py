@@ -23,6 +23,7 @@ from services.ingest.operations.stuck import Ops, Stuck
 from services.ingest.routes.parameters import Cursor, Limit, PageSizes, moment_of
 
 TOPIC_PATTERN = r"^[A-Za-z0-9._-]{1,249}$"
+"""Names that Kafka allows."""
 
 
 class DeadLettersParameters(Parameters):

@@ -16,9 +16,12 @@ from services.ingest.operations.windows import OpsWindows, WindowFilter, WindowP
 from services.ingest.routes.parameters import UNIT_MS, Cursor, Limit, PageSizes, moment_of, require_range
 
 DAY_MINUTES: Final = 1_440
+"""Minutes of the longest entry: a day. Longer ones are sums of days, which clients can add up."""
 
 
 class WindowsParameters(Parameters):
+    """The range of time, and how it is divided into entries."""
+
     cursor: Cursor = None
     limit: Limit = None
     begin: Annotated[
