@@ -1,8 +1,16 @@
-"""Commands: append, and answer. The order is always: give each event its id, append it durably, fold it, show it.
+"""Run a command: append its events and answer. The order is always: give each event its id, append it durably, fold it,
+show it.
 
-Idempotent by the events' ids (`accept`). A command with an Idempotency-Key is first looked for among those that this
-process appended, then in the `events` view; what neither knows yet, the fold recognises. While the database is away
-the second step is left out: the fold alone remembers a thread's last 256 commands.
+Commands are idempotent by their events' ids (`accepting.accept`). A command with an Idempotency-Key is first looked for
+among those that this process appended, then in the `events` view. What neither knows yet, the fold recognises as a
+duplicate. While the database is away the second step is left out; the fold alone remembers a thread's last 256
+commands.
+
+If the process dies before the append, nothing has happened. If it dies after the append and before the answer, the
+client tries again with its key and gets the answer of the first try. No step in between writes anything.
+
+The answer is either quick (202, the positions) or waits for the effect (200, or the problem that nothing took effect).
+It waits if the client asks for that or if the command can be refused.
 """
 
 import contextlib
@@ -59,32 +67,32 @@ class Verdicts(Protocol):
     """The live reader, as commands see it."""
 
     async def verdict(self, key: ThreadKey, offset: int, timeout_seconds: float) -> Judged | None:
-        """What the fold made of the thread's record at this offset; None where that cannot be told in time."""
+        """Return what the fold decided about the thread's record at this offset; None if that is not known in time."""
         ...
 
     def note_created(self, key: ThreadKey, offset: int) -> None:
-        """The thread has no record below this offset, so that it can be folded without its row."""
+        """Learn that the thread has no record below this offset, so that it can be folded without its row."""
         ...
 
 
 class FoundCommands(NamedTuple):
     first: Mapping[EventId, Stored]
-    """The first record with each id."""
+    """The first record with each id, as far as the view holds one."""
     begins_at: int | None
-    """The view's position, where the thread has no record below it."""
+    """The view's position if the thread has no record below it; None if it has one."""
 
 
 class EarlierCommands(Protocol):
     """The `events` view, as commands see it."""
 
     async def find(self, key: ThreadKey, partition: int, ids: Sequence[EventId]) -> FoundCommands:
-        """Raises ProblemError (views-unavailable)."""
+        """Return the first records with these ids. Raises ProblemError (views-unavailable)."""
         ...
 
     async def find_after(
         self, key: ThreadKey, event_id: EventId, partition: int, offset: int, timeout_seconds: float
     ) -> Stored | None:
-        """The first record with this id, once the view holds the position; None where that takes too long.
+        """Return the first record with this id once the view holds the position; None if that takes too long.
 
         Raises ProblemError (views-unavailable).
         """
@@ -93,15 +101,23 @@ class EarlierCommands(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CommandLimits:
+    """Limits of commands, of which the settings give some and constants the others."""
+
     record_bytes_max: int
     """Bytes of one record, key and headers among them."""
     appends_per_tenant_max: int
+    """Commands of one tenant that may wait for the broker at once."""
     queue_inputs_max: int
+    """Inputs that may wait in one thread."""
     recent_max: int
+    """Commands with a key whose answers this process remembers."""
     verdict_wait_seconds: float
+    """How long a command waits for its effect before it is answered as undecided."""
 
 
 class Commands:
+    """Appends accepted commands and answers them. One object serves all requests of the process."""
+
     def __init__(
         self,
         *,
@@ -128,7 +144,11 @@ class Commands:
         self._under_way: Counter[str] = Counter()
 
     async def run(self, accepted: Accepted, *, wait: bool) -> Response:
-        """Raises ProblemError."""
+        """Run an accepted command and return the answer. `wait`: the client asks for the effect.
+
+        Raises ProblemError. A refusal that was found while accepting counts only if no earlier try is known, because
+        that try's answer stands.
+        """
         encoded = self._encode(accepted)
         stored = await self._stored_earlier(accepted, encoded) if accepted.command.keyed else None
         if stored is None and accepted.refusal is not None:
@@ -142,8 +162,10 @@ class Commands:
         return await self._answer_with_verdicts(accepted, stored)
 
     async def _require_or_find(self, accepted: Accepted, encoded: Sequence[Encoded]) -> Sequence[Stored] | None:
-        """A thread that closes stays closed: who is told so does not ask again. An earlier try of the same command may
-        have come before that, and be in the log where the views do not hold it yet.
+        """Require what the command needs; return the records of an earlier try if the thread has closed since.
+
+        A closed thread stays closed, so a client that is told so does not ask again. An earlier try of the same command
+        may have come before the closing, and may be in the log while the views do not hold it yet.
         """
         try:
             await self._require(accepted)
@@ -158,6 +180,7 @@ class Commands:
         return None
 
     async def _require(self, accepted: Accepted) -> None:
+        """Raise ProblemError if what the command needs is missing: the thread, or room in its queue."""
         match accepted.needs:
             case "nothing":
                 pass
@@ -173,6 +196,7 @@ class Commands:
                 assert_never(accepted.needs)
 
     def _encode(self, accepted: Accepted) -> list[Encoded]:
+        """Encode the events. Raises ProblemError (too-large) if one does not fit into a record."""
         command = accepted.command
         now_ms = self._clock.now_ms()
         try:
@@ -192,7 +216,12 @@ class Commands:
             raise ProblemError(Problem(TOO_LARGE, str(error))) from error
 
     async def _stored_earlier(self, accepted: Accepted, encoded: Sequence[Encoded]) -> Sequence[Stored] | None:
-        """None where nothing is known of a command with this key. Raises ProblemError where it was another command."""
+        """Return the records of an earlier try; None if none is known. Raises ProblemError if the key was another
+        command's.
+
+        A part of the records in the view means that the view is in the middle of them, or that the earlier command was
+        another. Waiting for the view tells the two apart.
+        """
         sent = [(item.record.id, item.record.data_hash) for item in encoded]
         recent = self._recent.get(accepted.command)
         if recent is not None:
@@ -207,6 +236,7 @@ class Commands:
         except ProblemError as error:
             if error.problem.type is not VIEWS_UNAVAILABLE:
                 raise
+            # Commands go on without the database: the fold recognises the id if it is one of the last.
             self._metrics.lookups_skipped.inc()
             return None
         if 0 < len(found) < len(sent):
@@ -214,6 +244,7 @@ class Commands:
         return found or None
 
     async def _look_up(self, accepted: Accepted, sent: Sequence[tuple[EventId, DataHash]]) -> list[Stored]:
+        """Ask the `events` view for the command's records, and for records that its key would have given to others."""
         key, absent = accepted.command.key, accepted.absent()
         ids = [*[event_id for event_id, _ in sent], *absent]
         found = await self._earlier.find(key, self._known.partition(key), ids)
@@ -225,14 +256,20 @@ class Commands:
         return answer
 
     async def _append(self, accepted: Accepted, encoded: Sequence[Encoded]) -> list[Stored]:
+        """Append the events as one batch, and remember them.
+
+        Raises ProblemError: too-many-appends before anything is sent, log-unavailable if the log did not acknowledge.
+        In the latter case the command may be in the log all the same.
+        """
         key = accepted.command.key
         if self._under_way[key.tenant] >= self._limits.appends_per_tenant_max:
-            waiting = f"{self._limits.appends_per_tenant_max} commands of this tenant wait for the log."
-            raise ProblemError(Problem(TOO_MANY_APPENDS, waiting))
+            detail = f"{self._limits.appends_per_tenant_max} commands of this tenant wait for the log. Try again soon."
+            raise ProblemError(Problem(TOO_MANY_APPENDS, detail))
         partition = self._known.partition(key)
         raw_key = key.to_bytes()
         records = [Outgoing(raw_key, item.value, item.headers, item.record.time_ms) for item in encoded]
         self._under_way[key.tenant] += 1
+        # Counted before the append, so that inputs that come at once do not all find the last free place.
         on_the_way = self._known.submitting(key) if accepted.needs == "room" else contextlib.nullcontext()
         try:
             with on_the_way:
@@ -252,9 +289,10 @@ class Commands:
         return stored
 
     def _note(self, command: Command, stored: Sequence[Stored]) -> None:
+        """Remember what the append says about the thread, its queue and this key."""
         if stored[0].kind == ThreadCreated.kind:
             self._known.note_created(command.key)
-            if not command.keyed:  # with a key, it may have been created before
+            if not command.keyed:  # With a key an earlier try may have created it, at a lower offset.
                 self._verdicts.note_created(command.key, stored[0].offset)
         for item in stored:
             self._known.note_append(command.key, item.kind, item.offset)
@@ -262,6 +300,11 @@ class Commands:
             self._recent.put(command, stored)
 
     async def _answer_with_verdicts(self, accepted: Accepted, stored: Sequence[Stored]) -> Response:
+        """Answer with what the fold decided. Raises ProblemError if the command took no effect.
+
+        A command of several events is answered by the first of them that did not take effect. If one effect is not
+        known in time, the whole answer is undecided: 202, with the address at which to ask.
+        """
         judged = [await self._judged(accepted.command.key, item) for item in stored]
         decided = [item for item in judged if item is not None]
         if len(decided) < len(stored):
@@ -280,7 +323,9 @@ class Commands:
         raise ProblemError(Problem(NOT_APPLIED, detail, {**_told(accepted, decided, telling), **explained.more}))
 
     async def _judged(self, key: ThreadKey, item: Stored) -> Stored | None:
-        """None where it is not known in time. A duplicate is answered as the first of its id."""
+        """Return the record with its effect; None if it is not known in time. A duplicate gets the answer of the first
+        record with its id.
+        """
         if item.effect is not None:
             return item
         wait_seconds = self._limits.verdict_wait_seconds
@@ -293,10 +338,12 @@ class Commands:
         try:
             return await self._earlier.find_after(key, item.id, item.partition, item.offset, wait_seconds)
         except ProblemError:
+            # The append is done. Without the views the client learns only that, as if the effect were late.
             return None
 
 
 def _body(accepted: Accepted, stored: Sequence[Stored]) -> dict[str, JsonValue]:
+    """Return the members that all answers of commands have."""
     last = stored[-1]
     return {
         "thread": accepted.command.key.thread,
@@ -307,17 +354,21 @@ def _body(accepted: Accepted, stored: Sequence[Stored]) -> dict[str, JsonValue]:
 
 
 def _told(accepted: Accepted, decided: Sequence[Stored], telling: Stored) -> dict[str, JsonValue]:
-    """`telling`: the record whose effect is that of the whole command."""
+    """Return the answer's members with the effect. `telling` is the record whose effect is that of the whole
+    command.
+    """
     return _body(accepted, decided) | {"seq": telling.seq, "effect": telling.effect, "reason": telling.reason}
 
 
 def _shown(item: Stored) -> JsonValue:
+    """Return one record as an answer shows it: with its effect once that is known."""
     if item.effect is None:
         return {"id": item.id, "type": item.kind}
     return {"id": item.id, "type": item.kind, "seq": item.seq, "effect": item.effect, "reason": item.reason}
 
 
 def _how_to_ask(accepted: Accepted, stored: Sequence[Stored]) -> dict[str, JsonValue]:
+    """Return what an undecided answer says beside the ids: where to ask for the effect."""
     return {"undecided": True, "ask": f"/v1/threads/{accepted.command.key.thread}/commands/{stored[-1].id}"}
 
 

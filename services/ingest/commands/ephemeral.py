@@ -1,4 +1,4 @@
-"""Ephemeral threads: what the API says of them comes from the fold, as of the log's end; the views do not know them.
+"""Ephemeral threads: the API reads them from the fold, as of the log's end, because no view holds them.
 
 They are on a topic of their own, live for an hour at most and leave no history.
 """
@@ -24,8 +24,10 @@ from services.ingest.streams.watched_thread import FoldEndedError
 
 
 class NewestStates(Protocol):
+    """The live reader, as far as this module needs it."""
+
     async def newest(self, key: ThreadKey) -> ThreadState:
-        """As of the log's end; NOTHING where there is no such thread.
+        """Return the thread's state as of the log's end; NOTHING if there is no such thread.
 
         Raises StatesUnavailableError, BehindError, FoldEndedError.
         """
@@ -33,9 +35,10 @@ class NewestStates(Protocol):
 
 
 class ViewsAndFold:
-    """Asks the fold about ephemeral threads, and the views about all others.
+    """Answers questions about ephemeral threads from the fold, and questions about all others from the views.
 
-    Implements `existence.ThreadRows`, `commands.EarlierCommands` and `refusals.Standings`.
+    Implements `existence.ThreadRows`, `commands.EarlierCommands` and `refusals.Standings`, so that commands need not
+    know the difference.
     """
 
     def __init__(self, views: CommandViews, states: NewestStates) -> None:
@@ -46,6 +49,7 @@ class ViewsAndFold:
         return await self._views.wait_for(partition, offset, timeout_seconds)
 
     async def reached(self, partition: int | None, value: int, key: ThreadKey | None, timeout_seconds: float) -> bool:
+        """Return whether the position can be read; an ephemeral thread is always read at the log's end."""
         if key is not None and key.ephemeral:
             return True
         return await self._views.reached(partition, value, key, timeout_seconds)
@@ -58,7 +62,9 @@ class ViewsAndFold:
         return ThreadRow(state.offset + 1, state.offset, state.exists, len(state.queue), state.seq, is_closing)
 
     async def find(self, key: ThreadKey, partition: int, ids: Sequence[EventId]) -> FoundCommands:
-        """What is not remembered by this process, the fold recognises: it remembers a thread's last commands."""
+        """Find earlier tries of a command. For an ephemeral thread the fold recognises them later: it remembers a
+        thread's last commands.
+        """
         return FoundCommands({}, None) if key.ephemeral else await self._views.find(key, partition, ids)
 
     async def find_after(
@@ -105,7 +111,7 @@ class ViewsAndFold:
         return InputStanding(input_id, "queued", None, None) if queued else None
 
     async def thread(self, key: ThreadKey) -> bytes:
-        """An ephemeral thread, as its row would show it. Raises ProblemError (thread-not-found)."""
+        """Return an ephemeral thread as JSON, in the form of a thread's row. Raises ProblemError (thread-not-found)."""
         state = await self._state(key)
         if not state.exists:
             raise ProblemError(no_such_thread())
@@ -115,13 +121,15 @@ class ViewsAndFold:
         return (await self._state(key)).calls.get(call)
 
     async def _state(self, key: ThreadKey) -> ThreadState:
+        """Return the folded state. Raises ProblemError (views-behind) if the fold cannot reach the log's end now."""
         try:
             return await self._states.newest(key)
         except (StatesUnavailableError, BehindError, FoldEndedError) as error:
-            raise ProblemError(Problem(VIEWS_BEHIND, f"The thread cannot be folded now: {error}.")) from error
+            raise ProblemError(Problem(VIEWS_BEHIND, f"The thread cannot be read now: {error}. Try again.")) from error
 
 
 def thread_shown(key: ThreadKey, state: ThreadState) -> dict[str, JsonValue]:
+    """Return the members of `GET /v1/threads/{thread}`, which have the names of the view's columns."""
     statuses = [call.status for call in state.calls.values()]
     lineage = state.lineage
     return {

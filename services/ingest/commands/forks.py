@@ -1,8 +1,10 @@
 """Where a thread can be forked: found by a few rows, however long the thread is.
 
-A fork names a settled seq of its parent: no step is under way there, and no call of an open turn is without its end.
-What was asked for may lie inside a step; then the fork takes what was settled before it, and says so. A command that is
-sent again comes to the seq that it came to the first time, whatever the parent has come to since.
+A fork names a settled seq of its parent: no step is under way there, and every call of an open turn has ended. The seq
+that the client names may lie inside a step. The fork then takes what was settled before that step, and says so.
+
+A command that is sent again gets the seq that it got the first time, whatever has happened to the parent since. That
+seq is read from the fork's own first record.
 """
 
 from collections.abc import Mapping, Sequence
@@ -36,62 +38,74 @@ CONFIGURATIONS_MAX: Final = 1_000
 by program; more than a thousand in one thread is a mistake that must not cost every fork seconds.
 """
 EPHEMERAL: Final = "An ephemeral thread leaves no history: it has no forks, and children by its own calls alone."
+"""Detail of the problem that an ephemeral thread cannot be forked."""
 
 
 class ForkAt(NamedTuple):
-    """What was asked for; the newest settled seq where both are None."""
+    """Where the client wants to fork: at a seq, or at the end of a turn. Both None: at the newest settled seq."""
 
     seq: int | None = None
     turn: int | None = None
 
 
 class FoundPoint(NamedTuple):
-    """What the views say of the place where a thread was asked to be forked."""
+    """What the views know of the place where a thread is to be forked."""
 
     newest: int
+    """Number of the thread's last record in the views."""
     quarantined: str | None
+    """Why the projector has set the thread aside; None if it has not."""
     status: str
     depth: int
+    """Generations of child threads between the thread and its topmost one."""
     config_seq: int
+    """Number of the record that made the configuration of now."""
     config: JsonValue
-    """In force now."""
+    """The configuration of now, as JSON."""
     forks: int
-    """Threads above it by forks, counted up to the most that there may be."""
+    """Forks above the thread in its lineage, counted up to the limit."""
     is_there: bool
-    """Whether the thread has the turn that was named."""
+    """Whether the thread has the turn that the client names."""
     asked: int
+    """The seq that the client's wish means."""
     turn: int | None
-    """The turn that is open at the seq that was asked for."""
+    """The turn that is open at that seq; None if there is none."""
     seq: int
-    """The newest settled one at or before that."""
+    """The newest settled seq at or before that one."""
     chain: str | None
-    """At that seq; None where the thread has no such record."""
+    """The hash chain at the settled seq; None if the thread has no settled record there."""
 
 
 class MadeFork(NamedTuple):
+    """The lineage of a fork that an earlier try of the command made."""
+
     parent: str | None
     seq: int | None
 
 
 class ForkRows(Protocol):
-    """All raise ProblemError (views-unavailable)."""
+    """The views, as this module needs them. All methods raise ProblemError (views-unavailable)."""
 
     async def fork_point(self, key: ThreadKey, at: ForkAt) -> FoundPoint | None:
-        """None where the views do not know the thread."""
+        """Return what the views know of the place; None if they do not know the thread."""
         ...
 
     async def fork_configs(self, key: ThreadKey, seq: int, most: int) -> Sequence[JsonValue]:
-        """Data of the records that made the configuration in force at the seq, the oldest first: a `thread.created`,
-        then patches. None in place of what the views do not hold.
+        """Return the data of the records that made the configuration at the seq, oldest first: `thread.created`, then
+        patches.
+
+        None stands for data that the views do not hold. At most `most` records are returned.
         """
         ...
 
     async def fork_made(self, key: ThreadKey, event_id: EventId) -> MadeFork | None:
-        """What the command with this id made before."""
+        """Return the fork that the command with this id made before; None if it made none."""
         ...
 
 
 class PostgresForkRows:
+    """Implements `ForkRows`."""
+
     def __init__(self, database: Database, sql: Mapping[str, str]) -> None:
         self._database = database
         self._sql = sql
@@ -116,20 +130,22 @@ class PostgresForkRows:
 
 
 class Forks:
+    """Finds the place at which a fork or a child starts."""
+
     def __init__(self, rows: ForkRows, known: KnownThreads, configurations_max: int = CONFIGURATIONS_MAX) -> None:
         self._rows = rows
         self._known = known
         self._configurations_max = configurations_max
 
     async def point(self, parent: ThreadKey, command: Command, at: ForkAt) -> ForkPoint:
-        """Raises ProblemError."""
+        """Return the place, the same at each try of a command. Raises ProblemError that says why there is none."""
         await self._known.require(parent)
         if parent.ephemeral:
             raise ProblemError(Problem(NOT_FORKABLE, EPHEMERAL))
         made_at = await self._made_at(parent, command) if command.keyed else None
         if made_at is not None:
             point = await self._point(parent, ForkAt(made_at), asked=at.seq, is_again=True)
-            if at != ForkAt() and not await self._comes_to(parent, at, point):
+            if at != ForkAt() and not await self._leads_to(parent, at, point):
                 raise ProblemError(Problem(IDEMPOTENCY_CONFLICT, f"With this key, a fork at seq {made_at} was made."))
             return point
         if at.seq is None:
@@ -137,22 +153,25 @@ class Forks:
         return await self._point(parent, at, asked=at.seq, is_again=False)
 
     async def _made_at(self, parent: ThreadKey, command: Command) -> int | None:
-        """The seq that an earlier try of the command came to."""
+        """Return the seq of the fork that an earlier try of the command made; None if there was no such try."""
         await self._known.catch_up(command.key)
         made = await self._rows.fork_made(command.key, command.event_id(ThreadCreated))
         return made.seq if made is not None and made.parent == parent.thread else None
 
-    async def _comes_to(self, parent: ThreadKey, at: ForkAt, made: ForkPoint) -> bool:
-        """Whether that is where what is asked for is found, or was found while the turn that is named was open."""
+    async def _leads_to(self, parent: ThreadKey, at: ForkAt, made: ForkPoint) -> bool:
+        """Return whether the wish leads to the fork that was made, now or while the named turn was still open."""
         found = await self._rows.fork_point(parent, at)
         if found is None or not found.is_there:
             return False
         return found.seq == made.seq or (at.turn is not None and at.turn == made.turn)
 
     async def _point(self, parent: ThreadKey, at: ForkAt, *, asked: int | None, is_again: bool) -> ForkPoint:
+        """Return the place for the wish. `is_again`: a fork was made there before, so what is forbidden by now does not
+        matter.
+        """
         found = await self._rows.fork_point(parent, at)
         if found is None or (at.seq is not None and at.seq > found.newest):
-            # In the log perhaps, and not in the views yet.
+            # The record may be in the log and not in the views yet: wait, then ask once more.
             await self._known.catch_up(parent)
             found = await self._rows.fork_point(parent, at)
         if found is None:
@@ -165,7 +184,7 @@ class Forks:
         return ForkPoint(parent, found.seq, found.chain or "", found.depth, config, found.turn, asked, is_closing)
 
     async def _config(self, parent: ThreadKey, found: FoundPoint) -> Config:
-        """In force at the seq."""
+        """Return the configuration that was in force at the seq. Raises ProblemError if it cannot be put together."""
         if found.config_seq <= found.seq:
             return _whole(found.config)
         most = self._configurations_max
@@ -179,6 +198,7 @@ class Forks:
 
 
 def _problem(at: ForkAt, found: FoundPoint, *, is_again: bool) -> Problem | None:
+    """Return why the thread cannot be forked there, or None."""
     if found.quarantined is not None:
         return Problem(NOT_FORKABLE, f"The views of the thread stand still: {found.quarantined}.")
     if not is_again and found.status == "importing":
@@ -195,7 +215,7 @@ def _problem(at: ForkAt, found: FoundPoint, *, is_again: bool) -> Problem | None
 
 
 def _patched(records: Sequence[Mapping[str, JsonValue]]) -> JsonValue:
-    """As the fold does it: each patch on the whole configuration, with its defaults."""
+    """Apply the patches like the fold does: each to the whole configuration, defaults included."""
     config = records[0]["config"]
     for record in records[1:]:
         config = merge_patch(_valid(config).model_dump(mode="json"), record["patch"])
@@ -203,11 +223,12 @@ def _patched(records: Sequence[Mapping[str, JsonValue]]) -> JsonValue:
 
 
 def _whole(config: JsonValue) -> Config:
-    """With its defaults given: the same bytes, wherever it was read."""
+    """Return the configuration with all its defaults, so that it has the same bytes wherever it was read."""
     return _valid(_valid(config).model_dump(mode="json"))
 
 
 def _valid(config: JsonValue) -> Config:
+    """Return the parsed configuration. Raises ProblemError if a newer release has written it."""
     try:
         return Config.model_validate_json(orjson.dumps(config))
     except pydantic.ValidationError as error:

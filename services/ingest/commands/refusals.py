@@ -1,7 +1,7 @@
-"""Why a command took no effect, beyond the fold's reason: what had been decided before, and by whom.
+"""Explain why a command took no effect, beyond the fold's reason: what had been decided before, and by whom.
 
-The views are asked once they hold the refused record. Where they do not come so far in time, or are away, the fold's
-reason has to do.
+The views are asked once they hold the refused record. If they are too slow or away, the answer has the fold's reason
+alone: an explanation is a courtesy, and its absence no reason to fail.
 """
 
 from collections.abc import Mapping
@@ -27,8 +27,10 @@ from services.ingest.http.problems import ProblemError
 
 
 class Decided(NamedTuple):
+    """Who decided what, and when."""
+
     by: str | None
-    """The actor, such as `user:ann` or `policy:never`; None where time decided."""
+    """The actor, such as `user:ann` or `policy:never`; None if time decided."""
     decision: str
     at: str | None
     reason: str | None
@@ -39,71 +41,89 @@ class Decided(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CallStanding:
-    """A tool call, as the views show it."""
+    """A tool call as the views show it."""
 
     call: str
     tool: str
     status: str
     call_hash: str
-    """In force."""
+    """The hash in force: the last edit counts."""
     attempt: int
     approval: Decided | None
+    """The decision about the call; None before it."""
     resolution: Decided | None
+    """What a person decided about an unknown outcome; None if nobody did."""
     outcome: str | None = None
     settled_at: str | None = None
     result: JsonValue = None
     settled_by: Stored | None = None
+    """The record that settled the call."""
 
 
 @dataclass(frozen=True, slots=True)
 class InputStanding:
+    """An input as the views show it."""
+
     input: str
     status: str
-    """queued, taken, withdrawn or discarded."""
+    """One of queued, taken, withdrawn and discarded."""
     turn: int | None
     step: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class PlanStanding:
-    """A version of a plan."""
+    """A version of a plan as the views show it."""
 
     version: int
     status: str
-    """waiting, in_force, rejected or superseded."""
+    """One of waiting, in_force, rejected and superseded."""
     decided: Decided | None
 
 
 class Standings(Protocol):
-    """All raise ProblemError (views-unavailable)."""
+    """The views, as this module needs them. All methods raise ProblemError (views-unavailable)."""
 
-    async def wait_for(self, partition: int, offset: int, timeout_seconds: float) -> bool: ...
+    async def wait_for(self, partition: int, offset: int, timeout_seconds: float) -> bool:
+        """Return whether the views hold the partition's records below the offset, after waiting as long as allowed."""
+        ...
 
-    async def call_standing(self, key: ThreadKey, call: str) -> CallStanding | None: ...
+    async def call_standing(self, key: ThreadKey, call: str) -> CallStanding | None:
+        """Return the call; None if the thread has no such call."""
+        ...
 
-    async def input_standing(self, key: ThreadKey, input_id: str) -> InputStanding | None: ...
+    async def input_standing(self, key: ThreadKey, input_id: str) -> InputStanding | None:
+        """Return the input; None if the thread has no such input."""
+        ...
 
-    async def plan_standing(self, key: ThreadKey, version: int) -> PlanStanding | None: ...
+    async def plan_standing(self, key: ThreadKey, version: int) -> PlanStanding | None:
+        """Return the version; None if the plan has no such version."""
+        ...
 
 
 class Explanation(NamedTuple):
+    """What a refusal says beside the fold's reason."""
+
     more: Mapping[str, JsonValue]
     """Members of the problem."""
     sentence: str = ""
-    """For its detail."""
+    """A sentence for the problem's detail."""
 
 
 NO_EXPLANATION = Explanation({})
 
 
 class Refusals:
+    """Explains refusals from the views."""
+
     def __init__(self, standings: Standings, wait_seconds: float) -> None:
         self._standings = standings
         self._wait_seconds = wait_seconds
 
     async def explain(self, key: ThreadKey, event: Event, refused: Stored) -> Explanation | Stored:
-        """`refused`: the event's record, as the fold judged it. The answer is another record where that one had brought
-        the same before, so that this command has come true as well.
+        """Explain why the event took no effect. `refused` is its record, as the fold judged it.
+
+        The result is another record if that one brought the same before: then this command has come true as well.
         """
         try:
             next_offset = refused.offset + 1
@@ -128,6 +148,9 @@ class Refusals:
 
 
 def explain_call(event: Event, refused: Stored, call: CallStanding) -> Explanation | Stored:
+    """Explain why a decision or a result about a call was refused; or return the record that brought the same
+    result.
+    """
     if isinstance(event, ToolCallFinished) and call.settled_by is not None and _is_same(event, call, refused):
         return call.settled_by
     more: dict[str, JsonValue] = {
@@ -155,6 +178,7 @@ def explain_call(event: Event, refused: Stored, call: CallStanding) -> Explanati
 
 
 def explain_input(found: InputStanding) -> Explanation:
+    """Explain why an input could not be withdrawn."""
     more: dict[str, JsonValue] = {"input_status": found.status}
     if found.status != "taken":
         return Explanation(more, f"The input is {found.status}.")
@@ -164,6 +188,7 @@ def explain_input(found: InputStanding) -> Explanation:
 
 
 def explain_plan(found: PlanStanding) -> Explanation:
+    """Explain why a version of a plan could not be decided."""
     more: dict[str, JsonValue] = {"plan": {"version": found.version, "status": found.status}}
     if found.decided is None:
         return Explanation(more, f"The version is {found.status}, without an answer.")
@@ -172,7 +197,7 @@ def explain_plan(found: PlanStanding) -> Explanation:
 
 
 def _is_same(event: ToolCallFinished, call: CallStanding, refused: Stored) -> bool:
-    """Whether it was settled by the same result. That one may have been given for another attempt."""
+    """Return whether the same result had settled the call, perhaps as the result of another attempt."""
     settled_by = call.settled_by
     if settled_by is None or settled_by.kind != refused.kind:
         return False

@@ -1,4 +1,6 @@
-"""What a decision must know of tools: the catalog, followed, and whether edited arguments fit."""
+"""What decisions about calls must know of tools: the tool catalog, which this process follows, and whether edited
+arguments fit.
+"""
 
 from collections.abc import Mapping
 
@@ -12,28 +14,33 @@ from services.ingest.http.problems import ARGUMENTS_DO_NOT_FIT, CATALOG_NOT_LOAD
 
 
 class Tools:
+    """The tool catalog, as commands and routes ask it."""
+
     def __init__(self, reader: CatalogReader) -> None:
         self._reader = reader
         self._check = ArgumentCheck()
 
     async def follow(self) -> None:
-        """Until cancelled. What needs the catalog is refused until it has been read to its end once."""
+        """Follow the catalog until cancelled. Requests that need it are refused until it has been read to its end
+        once.
+        """
         await self._reader.run()
 
     def effect(self, tool: str) -> EffectClass | None:
-        """As the operator's policy has it now; None where the catalog lacks the tool."""
+        """Return the tool's effect class by the operator's policy of now; None if the catalog lacks the tool."""
         found = self._reader.catalog.find(tool)
         return None if found is None else found.spec.effect
 
     def problem_of_name(self, tool: str) -> Problem | None:
+        """Return why the tool's name cannot be used: the catalog is not loaded yet, or lacks it."""
         if not self._reader.ready.is_set():
-            return Problem(CATALOG_NOT_LOADED, "What tools there are is not known here yet.")
+            return Problem(CATALOG_NOT_LOADED, "The tool catalog is not loaded yet. Try again in a moment.")
         if self._reader.catalog.find(tool) is None:
             return Problem(TOOL_NOT_IN_CATALOG, f"No executor offers a tool named {tool[:100]!r}.")
         return None
 
     def problem_of_edit(self, tool: str, args: Mapping[str, JsonValue]) -> Problem | None:
-        """Why these cannot be the arguments of a call of this tool, or cannot be checked."""
+        """Return why the arguments do not fit the tool's schema, or why that cannot be checked; None if they fit."""
         problem = self.problem_of_name(tool)
         if problem is not None:
             return problem

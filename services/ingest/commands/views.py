@@ -1,4 +1,4 @@
-"""How far the views have come, and what commands ask of them."""
+"""How far the views have come, and what commands read from them. Every statement names the tenant first."""
 
 import asyncio
 import datetime as dt
@@ -27,26 +27,29 @@ projector commits every 15 ms at its quickest.
 
 
 def format_moment(moment: dt.datetime) -> str:
+    """Return the moment in UTC, with milliseconds and Z, as all answers write times."""
     return moment.astimezone(dt.UTC).isoformat(timespec="milliseconds").removesuffix("+00:00") + "Z"
 
 
 def format_ms(milliseconds: int) -> str:
+    """Return milliseconds since 1970 in the form of `format_moment`."""
     return format_moment(dt.datetime.fromtimestamp(milliseconds / 1000, dt.UTC))
 
 
 class Positions:
-    """How far the views have come. However many wait, one of them asks."""
+    """How far the views have come. However many requests wait, one of them asks the database for all."""
 
     def __init__(self, database: Database, sql: Mapping[str, str], poll_seconds: float) -> None:
         self._database = database
         self._query = sql["positions"]
         self._poll_seconds = poll_seconds
-        self._asking = asyncio.Lock()
+        self._look_lock = asyncio.Lock()
         self._looks = 0
         self._next_offsets: dict[int, int] = {}
 
     async def wait_for(self, partition: int, offset: int, timeout_seconds: float) -> bool:
-        """Whether the views hold all records of the partition below the offset, waited for as long as allowed.
+        """Return whether the views hold all records of the partition below the offset, after waiting as long as
+        allowed.
 
         Raises ProblemError (views-unavailable).
         """
@@ -61,16 +64,17 @@ class Positions:
         return True
 
     async def _look(self, seen: int) -> None:
-        async with self._asking:
+        """Read the positions, unless another request has read them since this one last looked (`seen`)."""
+        async with self._look_lock:
             if self._looks > seen:
-                return  # another one has asked since
+                return  # Another request has read them since.
             rows = await self._database.fetch_as_service(self._query, TOPIC)
             self._next_offsets = {row["partition"]: row["next_offset"] for row in rows}
             self._looks += 1
 
 
 class CommandViews:
-    """Implements `existence.ThreadRows`, `commands.EarlierCommands` and `refusals.Standings`."""
+    """Implements `existence.ThreadRows`, `commands.EarlierCommands` and `refusals.Standings` on Postgres."""
 
     def __init__(self, database: Database, sql: Mapping[str, str], poll_seconds: float = POLL_SECONDS) -> None:
         self._database = database
@@ -82,7 +86,9 @@ class CommandViews:
         return await self._positions.wait_for(partition, offset, timeout_seconds)
 
     async def reached(self, partition: int | None, value: int, key: ThreadKey | None, timeout_seconds: float) -> bool:
-        """Whether the views hold the record at an offset of a partition or, without one, at a seq of the thread."""
+        """Return whether the views hold the record at an offset of a partition or, without one, at a seq of the
+        thread.
+        """
         if partition is not None:
             return await self._positions.wait_for(partition, value + 1, timeout_seconds)
         if key is None:
@@ -122,7 +128,7 @@ class CommandViews:
         return CallFacts(*rows[0])
 
     async def plan_facts(self, key: ThreadKey, event_id: EventId) -> PlanFacts:
-        """`event_id`: of the command that proposes."""
+        """Return what is known of the thread's plan; `event_id` is that of the proposing command."""
         query = self._sql["plan_facts"]
         rows = await self._database.fetch(key.tenant, query, key.tenant, key.thread, UUID(event_id))
         return PlanFacts(*rows[0]) if rows else PlanFacts(0, None)
@@ -148,6 +154,7 @@ class CommandViews:
 
 
 def _call_standing(row: asyncpg.Record) -> CallStanding:
+    """Return the call of a row of `call_standing.sql`."""
     approval, resolution = None, None
     if row["decision"] is not None:
         approval = Decided(row["decided_by"], row["decision"], _time(row["decided_at"]), row["decision_reason"])
@@ -173,6 +180,7 @@ def _time(moment: dt.datetime | None) -> str | None:
 
 
 def _stored(row: asyncpg.Record) -> Stored:
+    """Return the record of a row that has the columns of the `events` view."""
     return Stored(
         EventId(str(row["id"])),
         row["type"],

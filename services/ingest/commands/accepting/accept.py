@@ -1,8 +1,11 @@
-"""What a request becomes: events with their ids, or a problem. Pure: what it must know of the thread is an argument.
+"""Turn a request about a thread, an input or a turn into events with their ids, or into a problem.
 
-An event's id is derived from tenant, principal, route, thread, key and kind, where the key is the Idempotency-Key that
-the client sent, or one drawn for this request. So the same command has the same ids however often it comes, and the
-fold counts it once; `earlier` recognises it before the append where the views know it already.
+Everything here is pure: what a function must know of the thread is an argument.
+
+An event's id is derived from tenant, principal, route, thread, key and kind. The key is the Idempotency-Key that the
+client sent, or one drawn for this request. So the same command has the same ids however often it comes, and the fold
+counts it once. `earlier` recognises a repeated command before the append if the views know it already; this only saves
+the append.
 """
 
 from collections.abc import Mapping, Sequence
@@ -62,78 +65,97 @@ from services.ingest.http.requests import (
 
 CREATE_ROUTE = "threads"
 OF_CREATION = frozenset[type[Event]]({ThreadCreated, InputSubmitted})
+"""Events that a command which creates a thread may become."""
 OF_PATCHES = frozenset[type[Event]]({ThreadDescribed, ThreadConfigured, ThreadArchived, ThreadUnarchived})
+"""Events that a patch of a thread may become."""
 
 NO_SIZES: Mapping[str, int] = {}
 CLOSED_ALREADY = frozenset({CLOSING_ALREADY, CLOSED})
+"""Verdicts that answer a request to close as if it had taken effect: the thread was closing or closed before."""
 ARCHIVED_AS_ASKED = frozenset({ARCHIVED_ALREADY, NOT_ARCHIVED})
+"""Verdicts that answer a request to archive as if it had taken effect: the thread was in that condition before."""
 
 
 @dataclass(frozen=True, slots=True)
 class AcceptLimits:
+    """How large the parts of a request may be, and what a thread has that is created without a configuration."""
+
     input_bytes_max: int
+    """Bytes of an input's text, of a plan, or of edited arguments, as UTF-8."""
     result_bytes_max: int
+    """Bytes of a call's result, as canonical JSON."""
     config_bytes_max: int
+    """Bytes of a configuration or of its patch, as canonical JSON."""
     default_config: Config
+    """The configuration that a request to create a thread is merged into."""
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """Who wants what of which thread, and by which key it is told apart from any other command."""
+    """Who wants what of which thread, and the key that tells this command from all others."""
 
     principal: Principal
     route: str
     """The path below the thread, such as `inputs` or `turns/3/cancel`."""
     key: ThreadKey
     idempotency_key: str
-    """As it was sent, or drawn."""
+    """The key that the client sent, or the one drawn for this request."""
     keyed: bool
-    """Whether it was sent."""
+    """Whether the client sent the key. Without a key nobody can repeat the command, so nobody looks for earlier tries.
+    """
 
     def event_id(self, event: type[Event]) -> EventId:
+        """Return the id of this command's event of the given type. It is the same at each try."""
         tenant, subject = self.principal.tenant, self.principal.subject
         return derive_command(tenant, subject, self.route, self.key.thread, self.idempotency_key, event.kind)
 
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """Events to append, in this order."""
+    """A command that may be appended: its events in order, and what the append and the answer need."""
 
     command: Command
     events: tuple[tuple[EventId, Event], ...]
     needs: Literal["nothing", "thread", "room"] = "thread"
-    """What there has to be before the append: no more than the log, the thread, or room in its queue."""
+    """What must exist before the append: only the log, the thread, or room in the thread's queue."""
     judged: bool = False
-    """Whether the answer waits for what the fold made of it, asked or not."""
+    """Whether the answer waits for the effect even if the client did not ask for it: the effect can be a refusal."""
     shown: Mapping[str, JsonValue] = field(default_factory=dict)
-    """What the answer says beside the ids of the events."""
+    """Members of the answer beside the ids of the events."""
     kinds: frozenset[type[Event]] = frozenset()
-    """What commands of this route may become. One that became something else under this key had another body."""
+    """Events that commands of this route may become. An earlier command with this key that became another of them had
+    another body.
+    """
     alike: frozenset[Verdict] = frozenset()
-    """Verdicts that come to the same as taking effect: what was asked for had been asked for before."""
+    """Verdicts that mean the same as taking effect: somebody had asked for the same before."""
     refusal: Problem | None = None
-    """Why it is refused now. An earlier try of it may have come before that."""
+    """The problem that refuses the command now. It applies only if no earlier try of the command is in the log."""
 
     def absent(self) -> list[EventId]:
-        """Ids of what this command could have become, and did not."""
+        """Return the ids of events that a command with this key could have become, and that this command did not
+        become.
+        """
         present = {type(event) for _, event in self.events}
         return [self.command.event_id(kind) for kind in self.kinds - present]
 
 
 class CallFacts(NamedTuple):
-    """What the views say of a tool call; see `calls`."""
+    """What the views know of a tool call; `accepting.calls` decides by it."""
 
     tool: str
     attempt: int
     pool: str | None
     claim: str | None
-    """Event id of the claim in force; in the pool `client`, of the dispatch."""
+    """The event id of the claim in force. For client tools it is the id of the dispatch."""
 
 
 # Threads
 
 
 def create_command(principal: Principal, idempotency_key: str, *, keyed: bool) -> Command:
+    """Return the command that creates a thread. The thread's id is derived from the key, so a repeated request names
+    the same thread.
+    """
     thread = derive_thread(principal.tenant, principal.subject, CREATE_ROUTE, idempotency_key)
     return Command(principal, CREATE_ROUTE, ThreadKey(principal.tenant, thread), idempotency_key, keyed)
 
@@ -141,11 +163,13 @@ def create_command(principal: Principal, idempotency_key: str, *, keyed: bool) -
 def create_thread(
     command: Command, request: CreateThread, limits: AcceptLimits, sizes: Mapping[str, int] = NO_SIZES
 ) -> Accepted | Problem:
-    """`sizes`: of the artifacts that its input names and that are there."""
+    """Accept a new thread, with a first input if the request has one. `sizes` are the bytes of the named artifacts that
+    exist, by hash.
+    """
     config = limits.default_config
     if request.config is not None:
         wanted = request.config.model_dump(mode="json", exclude_unset=True)
-        problem = too_large("A configuration", len(canonical_json(wanted)), limits.config_bytes_max)
+        problem = too_large("The configuration", len(canonical_json(wanted)), limits.config_bytes_max)
         if problem is not None:
             return problem
         merged = merge_patch(config.model_dump(mode="json", exclude_unset=True), wanted)
@@ -166,6 +190,9 @@ def create_thread(
 
 
 def patch_thread(command: Command, request: PatchThread, limits: AcceptLimits) -> Accepted | Problem:
+    """Accept changes of a thread: one event each for description, configuration and archive. A patch that changes
+    nothing is refused.
+    """
     given = request.model_fields_set
     events: list[Event] = []
     if "title" in given or "labels" in given:
@@ -189,12 +216,15 @@ def patch_thread(command: Command, request: PatchThread, limits: AcceptLimits) -
 
 
 def close_thread(command: Command, request: CloseThread) -> Accepted:
+    """Accept that a thread closes. A thread that is closing already answers the same."""
     return replace(one(command, ThreadCloseRequested(reason=request.reason)), alike=CLOSED_ALREADY)
 
 
 def config_problem(patch: dict[str, JsonValue], limits: AcceptLimits) -> Problem | None:
-    """Whether the patch could fit any configuration: each field has a default but the model."""
-    problem = too_large("A configuration", len(canonical_json(patch)), limits.config_bytes_max)
+    """Return why the patch fits no configuration, or None. Every field but the model has a default, so a model is
+    assumed.
+    """
+    problem = too_large("The configuration", len(canonical_json(patch)), limits.config_bytes_max)
     if problem is not None:
         return problem
     try:
@@ -213,7 +243,7 @@ def config_problem(patch: dict[str, JsonValue], limits: AcceptLimits) -> Problem
 def submit_input(
     command: Command, request: SubmitInput, limits: AcceptLimits, sizes: Mapping[str, int] = NO_SIZES
 ) -> Accepted | Problem:
-    """`sizes`: of the artifacts that it names and that are there."""
+    """Accept an input. `sizes` are the bytes of the named artifacts that exist, by hash."""
     content = content_of(request, limits, sizes)
     if isinstance(content, Problem):
         return content
@@ -224,34 +254,38 @@ def submit_input(
 
 
 def queue_problem(queued: int, inputs_max: int) -> Problem | None:
-    """`queued`: how many inputs wait in the thread, as far as this process knows."""
+    """Return the problem of a full queue, or None. `queued` is how many inputs wait as far as this process knows."""
     if queued < inputs_max:
         return None
-    return Problem(QUEUE_FULL, f"{queued} inputs wait in the thread; {inputs_max} may.")
+    return Problem(QUEUE_FULL, f"The queue is full: {queued} of {inputs_max} inputs are waiting.")
 
 
 def closing_problem(*, is_closing: bool) -> Problem | None:
-    """`is_closing`: as far as this process knows. What it does not know, the fold does."""
+    """Return the problem of a closing thread, or None. What this process does not know, the fold refuses later."""
     return Problem(THREAD_CLOSING, "The thread is closing, or closed.") if is_closing else None
 
 
 def withdraw_input(command: Command, input_id: str) -> Accepted:
+    """Accept that an input is taken back. Only the fold knows whether a step has taken the input before."""
     return one(command, InputWithdrawn(input=input_id), judged=True, shown={"input": input_id})
 
 
 def cancel_turn(command: Command, turn: int, request: CancelTurn) -> Accepted:
-    """A second cancel changes nothing, and is answered as the first; one of a turn that has ended is refused."""
+    """Accept that a turn is cancelled. A second cancel changes nothing and is answered like the first; the cancel of an
+    ended turn is refused.
+    """
     requested = TurnCancelRequested(turn=turn, reason="user", note=request.note, discard=request.discard)
     return replace(one(command, requested, judged=True), alike=frozenset({cancelling_already(turn)}))
 
 
 def content_of(request: Content, limits: AcceptLimits, sizes: Mapping[str, int]) -> tuple[ContentItem, ...] | Problem:
+    """Return the items of an input, or the problem that artifacts are missing or the text is too large."""
     missing = sorted(request.named() - sizes.keys())
     if missing:
         return Problem(ARTIFACT_MISSING, f"There is no artifact {', '.join(missing)}.", {"missing": list(missing)})
     content = request.content(sizes)
     content_bytes = sum(len(item.text.encode()) for item in content if isinstance(item, TextItem))
-    return too_large("An input", content_bytes, limits.input_bytes_max) or content
+    return too_large("The input", content_bytes, limits.input_bytes_max) or content
 
 
 # Shared with the other modules of this room
@@ -265,21 +299,25 @@ def one(
     shown: Mapping[str, JsonValue] | None = None,
     kinds: frozenset[type[Event]] = frozenset(),
 ) -> Accepted:
+    """Accept a command that becomes a single event."""
     with_id = (command.event_id(type(event)), event)
     return Accepted(command, (with_id,), judged=judged, shown=shown or {}, kinds=kinds)
 
 
 def too_large(what: str, size_bytes: int, bytes_max: int) -> Problem | None:
+    """Return the problem of a part of the request that is larger than its limit, or None."""
     if size_bytes <= bytes_max:
         return None
-    return Problem(TOO_LARGE, f"{what} may have {bytes_max} bytes; this one has {size_bytes}.")
+    return Problem(TOO_LARGE, f"{what} has {size_bytes} bytes; the limit is {bytes_max}.")
 
 
 # Commands that came before
+#
+# A repeated command must get the answer of its first try, whatever the thread has become since.
 
 
 class Stored(NamedTuple):
-    """The first record with an id, as it stands in the log."""
+    """The first record with an id, as the log has it."""
 
     id: EventId
     kind: str
@@ -287,18 +325,19 @@ class Stored(NamedTuple):
     partition: int
     offset: int
     seq: int | None
-    """None where only its append is known."""
+    """The record's number in its thread; None while only the append is known."""
     effect: Effect | None
+    """What the fold decided; None while only the append is known."""
     reason: str | None
 
 
 def earlier(
     sent: Sequence[tuple[EventId, DataHash]], absent: Sequence[EventId], stored: Mapping[EventId, Stored]
 ) -> list[Stored] | Problem:
-    """What the views know of a command with this key, or that another command had it.
+    """Return the records of an earlier try of this command, or the problem that the key belongs to another command.
 
-    `absent` are the ids that the key would have given to what is not in this command. A command's records are appended
-    together: where views that have caught up hold a part of them, the earlier command was another one.
+    `absent` are the ids that the key would have given to events that this command has not. All records of a command are
+    appended together. If views that have caught up hold only a part of them, the earlier command was another one.
     """
     if any(event_id in stored for event_id in absent):
         return conflict()
@@ -313,8 +352,10 @@ def earlier(
 
 
 def conflict() -> Problem:
+    """Return the problem of an Idempotency-Key that was used for another body."""
     return Problem(IDEMPOTENCY_CONFLICT, "An earlier command with this Idempotency-Key had another body.")
 
 
 def is_conflict(effect: Effect | None, reason: str | None) -> bool:
+    """Return whether the fold refused the record because its id was used with other data."""
     return effect == CONFLICT.effect and reason == CONFLICT.reason

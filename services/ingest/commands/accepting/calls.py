@@ -1,4 +1,6 @@
-"""What requests about tool calls become: decisions, results of client tools, resolutions. Pure, like `accept`."""
+"""Turn a request about a tool call into events: a decision, the result of a client tool, or a resolution. Pure, like
+`accept`.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -14,9 +16,10 @@ from services.ingest.http.problems import CALL_NOT_OPEN, NOT_FOUND, Problem
 from services.ingest.http.requests import DecideCall, PostResult, ResolveCall
 
 OF_DECISIONS = frozenset[type[Event]]({ToolCallApproved, ToolCallDenied})
+"""Events that a decision about a call may become."""
 
 EditProblem: TypeAlias = Callable[[str, Mapping[str, JsonValue]], Problem | None]
-"""Why arguments cannot be those of a call of this tool, or cannot be checked."""
+"""Returns why arguments do not fit a tool, or why that cannot be checked now."""
 
 
 def decide_call(
@@ -27,7 +30,12 @@ def decide_call(
     limits: AcceptLimits,
     edit_problem: EditProblem,
 ) -> Accepted | Problem:
-    """`facts` are needed for edited arguments alone: the hash of a call is of its tool's name too."""
+    """Accept that a call is approved or denied. `facts` are needed for edited arguments alone: the call's hash covers
+    the tool's name.
+
+    The request names the hash of the call that the person saw. If the call has another one by now, the fold refuses the
+    decision.
+    """
     by = command.principal.actor
     if request.decision == "deny":
         denied = ToolCallDenied(call=call, call_hash=request.call_hash, by=by, reason=request.reason or "")
@@ -36,7 +44,7 @@ def decide_call(
     if request.args is not None:
         if facts is None:
             return no_such_call(call)
-        problem = too_large("Edited arguments", len(canonical_json(request.args)), limits.input_bytes_max)
+        problem = too_large("The edited argument list", len(canonical_json(request.args)), limits.input_bytes_max)
         if problem is not None:
             return problem
         refusal = edit_problem(facts.tool, request.args)
@@ -50,12 +58,14 @@ def decide_call(
 def post_result(
     command: Command, call: str, request: PostResult, facts: CallFacts | None, limits: AcceptLimits
 ) -> Accepted | Problem:
-    """Only for client tools: a customer's backend never speaks for an executor."""
+    """Accept the result of a client tool. Calls in other pools are refused: a customer's backend never speaks for an
+    executor.
+    """
     if facts is None:
         return no_such_call(call)
     if facts.claim is None or facts.pool != CLIENT_POOL:
         return Problem(CALL_NOT_OPEN, f"The call {call} is not one of a client tool that waits for its result.")
-    problem = too_large("A result", len(canonical_json(request.result)), limits.result_bytes_max)
+    problem = too_large("The result", len(canonical_json(request.result)), limits.result_bytes_max)
     if problem is not None:
         return problem
     finished = ToolCallFinished(
@@ -67,7 +77,8 @@ def post_result(
 
 
 def resolve_call(command: Command, call: str, request: ResolveCall, limits: AcceptLimits) -> Accepted | Problem:
-    problem = too_large("A result", len(canonical_json(request.result)), limits.result_bytes_max)
+    """Accept what a person decided about a call whose outcome is unknown: run it again, or take this result."""
+    problem = too_large("The result", len(canonical_json(request.result)), limits.result_bytes_max)
     if problem is not None:
         return problem
     resolved = ToolCallResolved(
@@ -77,4 +88,5 @@ def resolve_call(command: Command, call: str, request: ResolveCall, limits: Acce
 
 
 def no_such_call(call: str) -> Problem:
+    """Return the problem of a call that the thread does not have."""
     return Problem(NOT_FOUND, f"The thread has no tool call {call}.")

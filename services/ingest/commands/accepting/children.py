@@ -1,7 +1,7 @@
-"""What a request for a child thread becomes. Pure, like `accept`.
+"""Turn a request for a child thread into the events that create it. Pure, like `accept`.
 
-A child that a person or a backend begins has its parent's configuration and place in the tree. No call of the parent
-waits for it: nobody tells the parent of its end, and cancelling the parent does not stop it.
+A child that a person or a backend starts has its parent's configuration and place in the tree. No call of the parent
+waits for it: the parent is not told of the child's end, and cancelling the parent does not stop the child.
 """
 
 from collections.abc import Mapping
@@ -18,6 +18,7 @@ from services.ingest.http.requests import CreateChild
 
 
 def child_command(principal: Principal, parent: ThreadKey, idempotency_key: str, *, keyed: bool) -> Command:
+    """Return the command that creates a child of `parent`. The child's id is derived from the parent and the key."""
     route = f"threads/{parent.thread}/children"
     thread = derive_thread(principal.tenant, principal.subject, route, idempotency_key)
     return Command(principal, route, ThreadKey(principal.tenant, thread), idempotency_key, keyed)
@@ -31,7 +32,9 @@ def create_child(
     depth_max: int,
     sizes: Mapping[str, int] = NO_SIZES,
 ) -> Accepted | Problem:
-    """`point`: where the parent is now. `depth_max`: the service's; the parent's own may be less."""
+    """Accept a child. `point` describes the parent now; `depth_max` is the service's limit, and the parent's own may be
+    lower.
+    """
     config = patched(point.config, request.config, limits)
     if isinstance(config, Problem):
         return config

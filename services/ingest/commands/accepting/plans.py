@@ -1,4 +1,8 @@
-"""What requests about plans become: proposals and decisions. Pure, like `accept`."""
+"""Turn a request about a plan into a proposal or a decision. Pure, like `accept`.
+
+A plan has versions that count up within the thread. A proposal must name the next version, and two proposals may come
+at once: both then name the same version, and the fold takes the first.
+"""
 
 from typing import NamedTuple
 
@@ -11,25 +15,28 @@ from services.ingest.http.problems import INVALID_REQUEST, NOT_FOUND, Problem
 from services.ingest.http.requests import DecidePlan, ProposePlan
 
 OF_PLAN_DECISIONS = frozenset[type[Event]]({PlanApproved, PlanRejected})
+"""Events that a decision about a plan may become."""
 
 
 class PlanFacts(NamedTuple):
     """What is known of a thread's plan."""
 
     last_version: int
+    """The newest version that was proposed; 0 before the first."""
     proposed: int | None
-    """The version that this very command proposed, if it came before."""
+    """The version that an earlier try of this command proposed; None if the views know of none."""
     remembered: str | None = None
-    """Where only the fold tells that it came before: how the hash of its event begins."""
+    """The beginning of the hash of the earlier try's event, if only the fold remembers that try (ephemeral threads)."""
 
 
 def plan_of(request: ProposePlan, limits: AcceptLimits) -> tuple[Task, ...] | Problem:
+    """Return the tasks of a proposal, or the problem that they are too large or form no graph."""
     tasks = tuple(
         Task(id=task.id, title=task.title, depends_on=task.depends_on, instructions=task.instructions)
         for task in request.tasks
     )
     size = len(canonical_json([task.model_dump(mode="json") for task in tasks]))
-    problem = too_large("A plan", size, limits.input_bytes_max)
+    problem = too_large("The plan", size, limits.input_bytes_max)
     if problem is not None:
         return problem
     why = graph_problem(tasks)
@@ -39,11 +46,12 @@ def plan_of(request: ProposePlan, limits: AcceptLimits) -> tuple[Task, ...] | Pr
 
 
 def propose_plan(command: Command, tasks: tuple[Task, ...], version: int) -> Accepted:
+    """Accept a proposal. The answer waits for its effect, because another proposal may have taken the version."""
     return one(command, PlanProposed(plan_version=version, tasks=tasks), judged=True, shown={"plan_version": version})
 
 
 def next_version(facts: PlanFacts, tasks: tuple[Task, ...]) -> int:
-    """The same for a command that is sent again."""
+    """Return the version of a proposal. A command that is sent again gets the version that it got the first time."""
     if facts.proposed is not None:
         return facts.proposed
     last, remembered = facts.last_version, facts.remembered
@@ -56,6 +64,7 @@ def next_version(facts: PlanFacts, tasks: tuple[Task, ...]) -> int:
 
 
 def decide_plan(command: Command, version: int, request: DecidePlan) -> Accepted:
+    """Accept that a version is approved or rejected by the caller."""
     by = command.principal.actor
     event: Event = PlanApproved(plan_version=version, by=by)
     if request.decision == "reject":
@@ -64,4 +73,5 @@ def decide_plan(command: Command, version: int, request: DecidePlan) -> Accepted
 
 
 def no_such_version(version: int) -> Problem:
+    """Return the problem of a version that the thread's plan does not have."""
     return Problem(NOT_FOUND, f"The thread's plan has no version {version}.")
