@@ -1,8 +1,8 @@
 """A watch as a stream of server-sent events.
 
-A bare ASGI response: Starlette's StreamingResponse and sse-starlette put a task group, an iterator and a formatter
-between each chunk and its socket, which is several times the cost of the chunk. All frames that a poll brought go out
-in one send.
+This is a bare ASGI response. Starlette's StreamingResponse and sse-starlette put a task group, an iterator and a
+formatter between each chunk and its socket, which costs several times as much as the chunk itself. All frames that a
+poll brought go out in one send.
 """
 
 import asyncio
@@ -33,14 +33,14 @@ HEADERS = [
 
 @dataclass(frozen=True, slots=True)
 class StreamOptions:
+    """How often an idle stream gives a sign of life, and how long a client may leave its connection unread."""
+
     heartbeat_seconds: float = HEARTBEAT_SECONDS
     send_seconds_max: float = SEND_SECONDS_MAX
 
 
 class EventStream(Response):
-    """Owns the watch; `first` is what it has given already. `applied_only` leaves out what did not take effect;
-    `until_turn_end` closes after the next turn.ended that did.
-    """
+    """The response of a stream; it owns the watch and closes it."""
 
     def __init__(
         self,
@@ -51,6 +51,9 @@ class EventStream(Response):
         applied_only: bool = False,
         until_turn_end: bool = False,
     ) -> None:
+        """`first` are the frames that the watch has given already. `applied_only` leaves out records without effect.
+        `until_turn_end` closes the stream after the next `turn.ended` that took effect.
+        """
         self.status_code = 200
         self.background = None
         self.raw_headers = HEADERS
@@ -87,9 +90,12 @@ class EventStream(Response):
                     body = cut_frame(watch.seq, str(error))
                     self._is_last = True
         except TimeoutError:
-            return  # the client does not read: the server closes the connection
+            # The client does not read. Without a last chunk the server closes the connection, and the client comes
+            # back.
+            return
 
     def _body(self, frames: Sequence[Frame]) -> bytes:
+        """Return the frames' bytes as one piece."""
         if self._applied_only or self._until_turn_end:
             frames = self._chosen(frames)
         if len(frames) == 1:
@@ -97,6 +103,7 @@ class EventStream(Response):
         return b"".join([frame.sse for frame in frames])
 
     def _chosen(self, frames: Sequence[Frame]) -> list[Frame]:
+        """Return the frames that the client wants, up to the one that ends the stream."""
         chosen: list[Frame] = []
         for frame in frames:
             record = frame.record
@@ -109,10 +116,11 @@ class EventStream(Response):
 
 
 class _ClientGoneError(Exception):
-    """Ends the stream with its connection."""
+    """Ends the stream's task group when the connection ends."""
 
 
 async def _gone(receive: Receive) -> None:
+    """Wait until the client disconnects, then raise _ClientGoneError."""
     while (await receive())["type"] != "http.disconnect":
         pass
     raise _ClientGoneError

@@ -1,4 +1,4 @@
-"""What a thread's watchers and readers see of the past: the `events` view, straight through."""
+"""What watches and readers see of a thread's past: the `events` view, passed through."""
 
 import asyncio
 from collections.abc import Sequence
@@ -14,11 +14,14 @@ from services.chassis.threads.states import StatesUnavailableError
 from services.ingest.streams.frames import FoldedRecord
 
 SEQ_MAX: Final = 2**53 - 1
+"""The largest number that every JSON reader can hold exactly."""
 PAGE_BYTES_MAX: Final = 4 * 1_048_576
-"""As Postgres stores them. A page ends with the record that exceeds it."""
+"""Bytes of a page's data, as Postgres stores them. A page ends with the record that exceeds the limit."""
 
 
 class EventPage(NamedTuple):
+    """A page of a thread's events."""
+
     records: list[FoldedRecord]
     next_after: int
     """Cursor of the next page."""
@@ -27,15 +30,19 @@ class EventPage(NamedTuple):
 
 
 class History(Protocol):
-    """All raise StatesUnavailableError while the database is away."""
+    """The past of threads. All methods raise StatesUnavailableError while the database is away."""
 
     async def page(self, key: ThreadKey, after: int, through: int, limit: int) -> list[FoldedRecord]:
-        """Records with after < seq <= through, in order; fewer than asked for where they are large."""
+        """Return the records with after < seq <= through, in order; fewer than `limit` if they are large."""
         ...
 
-    async def page_of(self, key: ThreadKey, after: int, limit: int, *, applied_only: bool) -> EventPage: ...
+    async def page_of(self, key: ThreadKey, after: int, limit: int, *, applied_only: bool) -> EventPage:
+        """Return the page after a cursor, with or without records that took no effect."""
+        ...
 
-    async def at(self, key: ThreadKey, partition: int, offset: int) -> FoldedRecord | None: ...
+    async def at(self, key: ThreadKey, partition: int, offset: int) -> FoldedRecord | None:
+        """Return the thread's record at a position of the log; None if the view does not hold it."""
+        ...
 
 
 class PostgresHistory:
@@ -64,6 +71,7 @@ class PostgresHistory:
         return _record(rows[0]) if rows else None
 
     async def _fetch(self, key: ThreadKey, query: str, *arguments: object) -> Sequence[asyncpg.Record]:
+        """Return the rows; none before the first projector has made the views."""
         try:
             async with asyncio.timeout(self._timeout_seconds):
                 return await self._pool.fetch(key.tenant, query, *key, *arguments)

@@ -1,17 +1,19 @@
-"""Threads as they go on: one reader for all partitions, and a fold of those threads that somebody watches.
+"""Threads as they happen: one reader for all partitions, and a fold of those threads that somebody watches.
 
-The reader keeps the newest records raw in a ring. The first watch of a thread takes its state from the projector's row
-(read in one snapshot with the stored position) and folds on from there: out of the ring, or, where the ring begins
-later, out of a short catch-up reader of its own. From then on every record that is read is folded once, becomes one
-frame, and stands in the thread's tail, where all its watches find it.
+The reader keeps the newest records raw in a ring. The first watch of a thread takes its state from the projector's row,
+which is read in one snapshot with the stored position, and folds on from there: out of the ring or, if the ring begins
+later, with a short catch-up reader of its own. From then on each record of the thread is folded once, becomes one
+frame, and joins the thread's tail, where all its watches find it.
 
-A watch is a cursor. What lies before the tail it reads from the `events` view, the rest from the tail; seq is counted
-by the fold, so both are one sequence without gaps. A client that falls behind the tail's beginning is cut: it comes
-back with its cursor, and what it missed is history by then.
+A watch is a cursor. It reads what lies before the tail from the `events` view, and the rest from the tail. The fold
+counts seq, so both are one sequence without gaps. A client that falls behind the tail's beginning is cut. It comes back
+with its cursor, and what it missed is history by then.
 
-Without a database, watches of threads that are folded already go on; new ones are refused.
+Without a database, watches of threads that are folded already continue; new ones are refused.
 
-Ephemeral threads have a topic of their own and no rows: their watches begin with the oldest record of their partition.
+Ephemeral threads have a topic of their own and no rows. Their watches begin with the oldest record of their partition.
+
+Nothing here is stored: if the process dies, clients come back with their cursors to another one.
 """
 
 import asyncio
@@ -38,24 +40,28 @@ from services.ingest.streams.watch import Watch
 from services.ingest.streams.watched_thread import FoldEndedError, TailLimits, WatchedThread
 
 EVENTS = THREAD_EVENTS.name
+"""Topic of the threads that have views."""
 EPHEMERAL = EPHEMERAL_EVENTS.name
 PROGRESS = THREAD_PROGRESS.name
 
 QUARANTINE = "quarantine"
 SHOWN_PROGRESS = frozenset({"delta", "tool_output"})
+"""Kinds of progress that clients see. The others are for services."""
 START_TRIES = 3
-"""How often a watch takes up a start that another watch gave up midway."""
+"""How often a watch repeats a start that another watch began and gave up."""
 
 log = structlog.get_logger()
 
 
 class BehindError(ThreadlogError):
-    """What a watch starts from has not come far enough within its limit: the views, or a catch-up reader."""
+    """What a watch starts from is not far enough in time: the views, or a catch-up reader."""
 
     retriable: ClassVar[bool] = True
 
 
 class TooManyWatchesError(ThreadlogError):
+    """This process has as many streams as it may have; another one may have room."""
+
     retriable: ClassVar[bool] = True
 
 
@@ -79,6 +85,7 @@ class LiveLimits:
     catch-up reader.
     """
     poll_ms: int = 500
+    """How long the broker may hold a poll that finds nothing."""
     retry_seconds: float = 0.05
     """The pause between looks at something that is behind, and after an error of the log."""
     behind_seconds: float = 10.0
@@ -102,15 +109,15 @@ class LiveLimits:
 
 @dataclass(slots=True)
 class LiveCounts:
-    """Plain integers, because they are counted on the hot path."""
+    """What the streams count. Plain integers, because they are counted for each record."""
 
     records_read: int = 0
     records_folded: int = 0
     progress_forwarded: int = 0
     watches: int = 0
-    """Open now."""
+    """Watches that are open now."""
     threads: int = 0
-    """Folded now."""
+    """Threads that are folded now."""
     ring_bytes: int = 0
     starts_without_database: int = 0
     catch_ups: int = 0
@@ -119,10 +126,12 @@ class LiveCounts:
 
 
 class Judged(NamedTuple):
+    """What the fold decided about a record."""
+
     seq: int
     verdict: Verdict
     state: ThreadState
-    """After the record, or after a later one."""
+    """The thread's state after the record, or after a later one."""
 
 
 class Watches:
@@ -138,7 +147,9 @@ class Watches:
         pace: Pace | None = None,
         on_quarantine: Callable[[Incoming], None] | None = None,
     ) -> None:
-        """`on_quarantine` is given each report of a thread that a service has set aside, watched or not."""
+        """`on_quarantine` gets each report that a service has set a thread aside, whether somebody watches the thread
+        or not.
+        """
         self.limits = limits
         self.counts = counts or LiveCounts()
         self.history = history
@@ -159,7 +170,7 @@ class Watches:
     # For the service
 
     async def open(self) -> None:
-        """Before anything else: starts the reader at the log's end, a little before it where it can."""
+        """Start the reader, a little before the log's end if possible. Must be called before anything else."""
         self._partitions = await self._log.partition_count(EVENTS)
         starts: dict[TopicPartition, int] = {}
         for topic in self._rings:
@@ -173,7 +184,7 @@ class Watches:
         self._reader = await self._log.reader({**starts, **await self._log.end_offsets(progress)})
 
     async def run(self) -> None:
-        """Until it is cancelled. Raises LogError when the log cannot be read any more."""
+        """Read and fold until cancelled. Raises LogError if the log cannot be read any more."""
         reader = self._opened()
         while True:
             try:
@@ -188,20 +199,22 @@ class Watches:
                 self._take(polled)
                 if self._pace is not None:
                     await self._pace.pause_after([record.key for _, records in polled for record in records])
-                await asyncio.sleep(0)  # who waits for these records runs now, even if the next ones are here already
+                # Whoever waits for these records runs now, even if the next ones are here already.
+                await asyncio.sleep(0)
 
     def positions(self) -> dict[TopicPartition, int]:
-        """Of the first event that was not read, by partition."""
+        """Return the offset of the first event not yet read, by partition."""
         reader = self._opened()
         return {tp: reader.position(tp) for tp in reader.assignment() if tp.topic in self._rings}
 
     def stop(self) -> None:
-        """Ends every watch with its cursor, so that clients go to another process; new ones are refused."""
+        """End every watch with its cursor, so that clients go to another process; refuse new watches."""
         self._stopping = True
         for thread in list(self._threads.values()):
             thread.end("the service is stopping")
 
     async def close(self) -> None:
+        """Stop, and close the reader."""
         self.stop()
         if self._reader is not None:
             await self._reader.close()
@@ -209,13 +222,15 @@ class Watches:
     # For commands
 
     def note_created(self, key: ThreadKey, offset: int) -> None:
-        """No record of this thread lies below the offset: it has just been created there under an id that was drawn, or
-        was looked up, without a row, at a stored position not below it. Its watches then need no database.
+        """Remember that the thread has no record below the offset, so that its watches need no database.
+
+        Either the thread was just created there under a drawn id, or its row was missing at a stored position not below
+        the offset.
         """
         self._created.put(key.to_bytes(), offset)
 
     async def verdict(self, key: ThreadKey, offset: int, timeout_seconds: float) -> Judged | None:
-        """What the fold made of the thread's record at this offset; None where that cannot be told in time."""
+        """Return what the fold decided about the thread's record at this offset; None if that is not known in time."""
         try:
             async with asyncio.timeout(timeout_seconds):
                 thread = await self._hold(key)
@@ -228,18 +243,19 @@ class Watches:
             return None
 
     async def _folded(self, thread: WatchedThread, offset: int) -> FoldedRecord:
+        """Return the record at the offset once it is folded."""
         if offset >= thread.next_offset:
             return await thread.when_folded(offset)
         found = thread.folded_at(offset)
         while found is None:
-            # The row from which this fold began is newer than the record, or the tail has left it behind.
+            # The row from which this fold began is newer than the record, or the tail has dropped the record since.
             found = await self.history.at(thread.key, thread.partition, offset)
             if found is None:
                 await asyncio.sleep(self.limits.retry_seconds)
         return found
 
     async def newest(self, key: ThreadKey) -> ThreadState:
-        """The thread as of the log's end now; NOTHING where there is none.
+        """Return the thread's state as of the log's end now; NOTHING if there is no such thread.
 
         Raises StatesUnavailableError, BehindError, FoldEndedError.
         """
@@ -260,7 +276,7 @@ class Watches:
     # For streams
 
     async def watch(self, key: ThreadKey, after: int) -> "Watch":
-        """The thread's records with seq > after, then what comes. To be closed.
+        """Return a watch that gives the records with seq > after, then what comes. The caller closes it.
 
         Raises CursorError, StatesUnavailableError, BehindError, TooManyWatchesError.
         """
@@ -277,11 +293,14 @@ class Watches:
         return watch
 
     def closed(self, thread: WatchedThread) -> None:
+        """Give up a watch; `Watch.close` calls this once."""
         self.counts.watches -= 1
         self._release(thread)
 
     async def _await_cursor(self, thread: WatchedThread, after: int) -> None:
-        """A client that comes from another process may be ahead of this one's reader, but not of the log."""
+        """Wait until the fold reaches the cursor. A client that comes from another process may be ahead of this one's
+        reader, but not of the log.
+        """
         if thread.key.ephemeral and after + 1 < thread.first_seq:
             raise CursorError(f"what came before {thread.first_seq} is gone: an ephemeral thread keeps no history")
         if after <= thread.state.seq:
@@ -296,14 +315,18 @@ class Watches:
             await asyncio.sleep(self.limits.retry_seconds)
 
     async def _end(self, thread: WatchedThread) -> int:
+        """Return the end of the thread's partition. Raises BehindError if the broker does not answer."""
         try:
             return (await self._log.end_offsets([thread.tp]))[thread.tp]
         except LogError as error:
             raise BehindError(f"the end of {thread.place} is not known: {error}") from error
 
     # Threads
+    #
+    # A thread is folded as long as somebody holds it: a watch, or a command that waits for its effect.
 
     async def _hold(self, key: ThreadKey) -> WatchedThread:
+        """Return the thread, started and folded, and count its caller as a holder. `_release` gives it up."""
         raw_key = key.to_bytes()
         for _ in range(START_TRIES):
             if self._stopping:
@@ -323,12 +346,13 @@ class Watches:
                 thread.holders -= 1
                 raise
             thread.holders -= 1
-        raise BehindError("the thread's start was given up, again and again")
+        raise BehindError("other clients began to follow this thread and left before it was ready")
 
     def _tail_of(self, key: ThreadKey) -> TailLimits:
         return self.limits.ephemeral_tail if key.ephemeral else self.limits.tail
 
     def _release(self, thread: WatchedThread) -> None:
+        """Give up the thread. It is folded on for a while, because clients reconnect."""
         thread.holders -= 1
         if thread.holders == 0:
             self._loop.call_later(self.limits.grace_seconds, self._drop, thread)
@@ -344,7 +368,7 @@ class Watches:
             self.counts.threads = len(self._threads)
 
     async def _started(self, thread: WatchedThread) -> bool:
-        """False where another watch began the start and was cancelled."""
+        """Start the thread, or wait for the watch that starts it. False if that watch was cancelled midway."""
         if thread.starting is not None:
             return await asyncio.shield(thread.starting)
         thread.starting = self._loop.create_future()
@@ -362,6 +386,7 @@ class Watches:
         return True
 
     async def _start(self, thread: WatchedThread) -> None:
+        """Fold the thread up to the reader's position, from the cheapest source that reaches back far enough."""
         created = self._created.get(thread.key.to_bytes())
         ring = self._rings[thread.tp.topic]
         if created is not None and created >= ring.begin(thread.partition):
@@ -373,13 +398,13 @@ class Watches:
             await self._start_from_row(thread)
         if thread.next_offset < ring.begin(thread.partition):
             await self._catch_up(thread)
-        # Nothing is awaited from here on: the ring's records are folded, and the next poll's come after them.
+        # Nothing is awaited from here on, so no poll can come between the ring's records and `is_ready`.
         for record in ring.of(thread.partition, thread.key.to_bytes(), thread.next_offset):
             self._fold(thread, record)
         thread.is_ready = True
 
     async def _start_from_begin(self, thread: WatchedThread) -> None:
-        """Of its partition: what has left the topic belonged to threads whose time is over."""
+        """Start at the beginning of the partition. What has left the topic belonged to threads that are over."""
         try:
             begins = await self._log.begin_offsets([thread.tp])
         except LogError as error:
@@ -387,10 +412,11 @@ class Watches:
         thread.start_from(NOTHING, begins[thread.tp])
 
     async def _start_from_row(self, thread: WatchedThread) -> None:
-        """Row and position come from one snapshot: below the position, the thread has no record that is not in its row.
+        """Start from the projector's row. Row and position come from one snapshot: below the position, every record of
+        the thread is in its row.
 
-        A position below one that was read before belongs to a database that fell back. It is waited for, so that the
-        records in between are not read from the log once for every watch.
+        A position below one that was read before belongs to a database that was set back, by a failover for instance.
+        The start waits for it; else the records in between would be read from the log once for each watch.
         """
         deadline = self._loop.time() + self.limits.behind_seconds
         while True:
@@ -405,7 +431,9 @@ class Watches:
         thread.start_from(state, max(stored.next_offset, state.offset + 1))
 
     async def _catch_up(self, thread: WatchedThread) -> None:
-        """Folds the thread's records from its start up to where the ring begins by then."""
+        """Fold the thread's records from its start up to where the ring begins by then. Raises BehindError beyond the
+        limits.
+        """
         tp, ring = thread.tp, self._rings[thread.tp.topic]
         raw_key = thread.key.to_bytes()
         scanned = 0
@@ -437,6 +465,7 @@ class Watches:
     # Records
 
     def _take(self, polled: Sequence[tuple[TopicPartition, Sequence[Incoming]]]) -> None:
+        """Take the records of one poll, then wake the watches of all threads that got something."""
         touched: dict[WatchedThread, None] = {}
         # Progress first: a delta belongs before the fact that ends its step.
         for tp, records in polled:
@@ -450,12 +479,13 @@ class Watches:
             thread.wake()
 
     def _take_events(self, tp: TopicPartition, records: Sequence[Incoming], touched: dict[WatchedThread, None]) -> None:
+        """Keep events in the ring, and fold those of watched threads."""
         self._rings[tp.topic].append(tp.partition, records)
         self.counts.records_read += len(records)
         threads = self._threads
         for record in records:
             thread = threads.get(record.key) if record.key is not None else None
-            # A record outside its key's topic and partition is not of the thread, whoever put it there.
+            # A record outside its key's topic and partition is not part of the thread, whoever put it there.
             if thread is not None and thread.is_ready and thread.tp == tp:
                 if thread not in touched:
                     touched[thread] = None
@@ -463,6 +493,9 @@ class Watches:
                 self._fold(thread, record)
 
     def _take_progress(self, records: Sequence[Incoming], touched: dict[WatchedThread, None]) -> None:
+        """Pass progress on to watched threads, and reports about threads that were set aside to whoever collects
+        them.
+        """
         threads = self._threads
         for record in records:
             kind = progress_kind(record.headers)
@@ -479,10 +512,11 @@ class Watches:
                 self.counts.progress_forwarded += 1
 
     def _fold(self, thread: WatchedThread, record: Incoming) -> None:
+        """Fold one record. If the fold raises, only this thread's watches end."""
         try:
             thread.fold(record)
         except Exception:
-            # The fold raises for nothing; if it does, this is a bug, and the other threads go on.
+            # The fold is total, so this is a bug. It must not end the streams of all other threads.
             log.exception("live_fold_failed", thread=str(thread.key), partition=record.partition, offset=record.offset)
             self.counts.folds_failed += 1
             self._forget(thread)
@@ -495,6 +529,6 @@ class Watches:
 
 
 def _looked_at(future: asyncio.Future[bool]) -> None:
-    """No log line for a failed start that nobody else waited for."""
+    """Mark a failed start as seen, so that asyncio logs nothing if nobody else waited for it."""
     if not future.cancelled():
         future.exception()

@@ -1,4 +1,4 @@
-"""What the streams count, as Prometheus reads it."""
+"""What the streams count, in the form that Prometheus reads."""
 
 from collections.abc import Iterator
 
@@ -10,7 +10,7 @@ from services.ingest.streams.live import LiveCounts
 
 
 class LiveCollector(Collector):
-    """What the streams count: plain integers on the hot path, read when Prometheus asks."""
+    """Turns the streams' counts into metrics when Prometheus asks, so that the hot path counts plain integers."""
 
     def __init__(self, counts: LiveCounts, registry: CollectorRegistry) -> None:
         self._counts = counts

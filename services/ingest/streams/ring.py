@@ -9,14 +9,14 @@ from collections.abc import Sequence
 from services.chassis.log.port import Incoming
 
 RECORD_OVERHEAD_BYTES = 2_000
-"""About what a record's headers and objects take beside its key and value."""
+"""About what a record's headers and objects take in memory beside its key and value."""
 
 
 class Ring:
-    """Of the topic that one reader reads. The oldest record goes first, whatever its partition."""
+    """Newest records of one topic. The oldest record leaves first, whatever its partition."""
 
     def __init__(self, begins: Sequence[int], bytes_max: int) -> None:
-        """`begins`: per partition, the offset at which its reading starts."""
+        """`begins` is, per partition, the offset at which its reading starts."""
         self._bytes_max = bytes_max
         self._begins = list(begins)
         self._order: deque[Incoming] = deque()
@@ -24,14 +24,15 @@ class Ring:
         self.payload_bytes = 0
 
     def begin(self, partition: int) -> int:
-        """From this offset on, every record that was read is still here."""
+        """Return the offset from which on every record that was read is still here."""
         return self._begins[partition]
 
     def append(self, partition: int, records: Sequence[Incoming]) -> None:
+        """Keep the records of a poll, and drop the oldest ones beyond the limit."""
         by_key = self._by_key[partition]
         for record in records:
             if record.key is None:
-                continue  # in no thread
+                continue  # A record without a key belongs to no thread.
             of_key = by_key.get(record.key)
             if of_key is None:
                 by_key[record.key] = of_key = deque()
@@ -42,7 +43,7 @@ class Ring:
             self._drop_oldest()
 
     def of(self, partition: int, key: bytes, offset: int) -> list[Incoming]:
-        """The key's records from this offset on, which is not below `begin`."""
+        """Return the key's records from this offset on, which is not below `begin`."""
         return [record for record in self._by_key[partition].get(key, ()) if record.offset >= offset]
 
     def _drop_oldest(self) -> None:

@@ -1,4 +1,6 @@
-"""A watch: one client's cursor in a thread. First history from the `events` view, then the tail that it shares."""
+"""A watch: one client's cursor in a thread. It gives history from the `events` view first, then the tail that all
+watches share.
+"""
 
 import asyncio
 from collections.abc import Sequence
@@ -13,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class WatchCutError(ThreadlogError):
-    """The watch ends here. Its `seq` is where the client goes on."""
+    """The watch ends here. Its `seq` is the cursor from which the client continues."""
 
     retriable: ClassVar[bool] = True
 
@@ -23,20 +25,20 @@ class Watch:
 
     def __init__(self, thread: WatchedThread, after: int, watches: "Watches") -> None:
         self.seq = after
-        """Of the last fact that `next` gave: the client's cursor."""
+        """The client's cursor: number of the last record that `next` gave."""
         self._thread = thread
         self._watches = watches
         self._index = thread.index_after(after) if after + 1 >= thread.first_seq else None
-        """Of the next frame in the tail; None as long as the client reads history."""
+        """Index of the next frame in the tail; None while the client reads history."""
         self._live_from = thread.end_index
-        """What is live only and came before the client did is not shown to it."""
+        """Progress before this index came before the client did. It is not shown: it would be half of a text."""
         self._closed = False
 
     async def next(self, wait_seconds: float) -> Sequence[Frame]:
-        """What comes next; nothing when that takes longer than `wait_seconds`.
+        """Return the next frames; none if nothing comes within `wait_seconds`.
 
-        Raises WatchCutError when the client must come back with its cursor, StatesUnavailableError while it reads
-        history and the database is away.
+        Raises WatchCutError if the client must come back with its cursor, and StatesUnavailableError if it reads
+        history while the database is away.
         """
         thread = self._thread
         if self._index is None:
@@ -57,11 +59,15 @@ class Watch:
         return frames
 
     def close(self) -> None:
+        """Give up the thread. A second call changes nothing."""
         if not self._closed:
             self._closed = True
             self._watches.closed(self._thread)
 
     def _present(self) -> list[Frame]:
+        """Return the tail's frames from the cursor on. Raises WatchCutError if the tail has left the cursor behind, or
+        has ended.
+        """
         thread = self._thread
         if self._index is None:
             self._index = thread.index_after(self.seq)
@@ -82,8 +88,9 @@ class Watch:
         return frames
 
     async def _past(self) -> list[Frame]:
-        """The next page of history; nothing once the tail goes on from the cursor. A page without its first record is
-        looked at again: the views have not come so far.
+        """Return the next page of history; none once the tail continues from the cursor.
+
+        A page without its first record is read again, because the views are not that far yet.
         """
         thread, limits = self._thread, self._watches.limits
         loop = asyncio.get_running_loop()
