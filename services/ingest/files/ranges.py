@@ -1,4 +1,7 @@
-"""Which bytes a `Range` header asks for (RFC 9110, section 14). Pure."""
+"""Which bytes a `Range` header asks for (RFC 9110, section 14). Pure.
+
+One range of bytes is supported, which is what clients that resume a download send.
+"""
 
 import re
 from typing import NamedTuple
@@ -7,24 +10,30 @@ _RANGE = re.compile(r"bytes=\s*(\d{0,18})-(\d{0,18})\s*", re.ASCII | re.IGNORECA
 
 
 class ByteRange(NamedTuple):
-    """From the first up to, not including, the end."""
+    """Bytes from `first` up to, and not including, `end`."""
 
     first: int
     end: int
 
     def content_range(self, size: int) -> str:
+        """Return the value of the header Content-Range of a 206."""
         return f"bytes {self.first}-{self.end - 1}/{size}"
 
 
 class Unsatisfiable(NamedTuple):
+    """A range that lies behind the end."""
+
     size: int
 
     def content_range(self) -> str:
+        """Return the value of the header Content-Range of a 416."""
         return f"bytes */{self.size}"
 
 
 def range_of(header: str | None, if_range: str | None, etag: str, size: int) -> ByteRange | Unsatisfiable | None:
-    """None: the whole. Several ranges, other units and what is malformed are no reason to refuse, says the RFC."""
+    """Return the range; None means the whole. The RFC gives no reason to refuse several ranges, other units or
+    malformed headers: they mean the whole.
+    """
     match = None if header is None else _RANGE.fullmatch(header)
     if match is None or (if_range is not None and if_range != etag):
         return None

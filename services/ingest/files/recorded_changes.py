@@ -1,4 +1,4 @@
-"""What calls recorded of files, read from the views, and the contents, read from the artifact store."""
+"""What calls recorded about files, read from the views, and the files' contents, read from the artifact store."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -18,24 +18,26 @@ DIFF_BYTES_MAX: Final = 2 * 1_048_576
 DIFFS_AT_ONCE_MAX: Final = 2
 """Turns whose diffs are made at once. Matching lines takes whole seconds of a core at worst."""
 CALLS_MAX = 10_000
-"""Of one turn that changed files: more than a turn can have."""
+"""Calls of one turn that are read: more than a turn can have."""
 SECONDS_MAX = 10.0
-"""For the diffs of one turn; files for which no time is left are only named."""
+"""Seconds for the diffs of one turn. Files for which no time is left are only named."""
 
 
 class FileHistories(Protocol):
-    """Both raise ProblemError (views-unavailable)."""
+    """The recorded changes of files. Both methods raise ProblemError (views-unavailable)."""
 
     async def of_turn(self, key: ThreadKey, turn: int) -> list[RecordedChange] | None:
-        """In the order of their records; None where there is no such turn."""
+        """Return the turn's changes in the order of their records; None if there is no such turn."""
         ...
 
     async def latest(self, key: ThreadKey, paths: Sequence[str]) -> dict[str, RecordedChange]:
-        """The last change of each file, by path."""
+        """Return the last change of each file, by path."""
         ...
 
 
 class ViewedFileHistories:
+    """Implements `FileHistories` on Postgres."""
+
     def __init__(self, database: Database, sql: Mapping[str, str]) -> None:
         self._database = database
         self._sql = sql
@@ -54,7 +56,8 @@ class ViewedFileHistories:
     async def latest(self, key: ThreadKey, paths: Sequence[str]) -> dict[str, RecordedChange]:
         rows = await self._database.fetch(key.tenant, self._sql["latest_changes"], *key, list(paths))
         found: dict[str, RecordedChange] = {}
-        for row in rows:  # of each path the newest record, then what the limit let through of one before it
+        # Each path has the rows of its newest record first; rows of an older record may follow and are skipped.
+        for row in rows:
             known = found.setdefault(
                 row["path"], RecordedChange(row["call"], row["seq"], row["path"], None, None, None)
             )
@@ -64,7 +67,7 @@ class ViewedFileHistories:
 
 
 class Diffs:
-    """Made beside the event loop, a few at once, each of bounded size."""
+    """Makes diffs in threads, a few turns at once, each of bounded size and time."""
 
     def __init__(
         self, store: ArtifactStore, file_bytes_max: int, bytes_max: int, at_once_max: int = DIFFS_AT_ONCE_MAX
@@ -75,7 +78,7 @@ class Diffs:
         self._places = asyncio.Semaphore(at_once_max)
 
     async def of(self, tenant: str, net: Sequence[NetChange]) -> list[FileDiff]:
-        """Raises ArtifactsUnavailableError."""
+        """Return a diff for each file, in order. Raises ArtifactsUnavailableError."""
         diffs: list[FileDiff] = []
         left = self._bytes_max
         loop = asyncio.get_running_loop()
@@ -91,6 +94,7 @@ class Diffs:
         return diffs
 
     async def _of_one(self, tenant: str, change: NetChange, left: int) -> FileDiff:
+        """Return one file's diff, or a line that says why it is not shown."""
         if left <= 0:
             return named_only(change, "… not shown: the diff is long enough", cut=True)
         contents: list[bytes | None] = []
@@ -105,5 +109,5 @@ class Diffs:
         return await asyncio.to_thread(diff_of, change, before, after, left)
 
     async def _content(self, tenant: str, sha256: str) -> bytes:
-        """At most one byte more than is shown."""
+        """Return the content, cut one byte behind the limit: that byte tells that the file is too large."""
         return await collected(await self._store.get(tenant, sha256, 0, self._file_bytes_max + 1))

@@ -1,6 +1,7 @@
 """Uploads and downloads: how many may be under way, and how long a client may take.
 
-An upload is spooled by the artifact store, so what is limited here is also the disk that clients can take.
+The artifact store writes an upload to a temporary file first, so these limits also bound the disk that clients can
+take.
 """
 
 import asyncio
@@ -27,6 +28,8 @@ UPLOAD_SECONDS_MAX: Final = 3_600.0
 
 @dataclass(frozen=True, slots=True)
 class TransferLimits:
+    """How many transfers may be under way, and how slow they may be."""
+
     at_once_max: int
     """Uploads and downloads of all tenants at once."""
     per_tenant_max: int
@@ -36,6 +39,8 @@ class TransferLimits:
 
 
 class Transfers:
+    """Counts the transfers of this process."""
+
     def __init__(self, limits: TransferLimits, metrics: IngestMetrics) -> None:
         self.limits = limits
         self.metrics = metrics
@@ -43,13 +48,18 @@ class Transfers:
 
     @contextlib.contextmanager
     def place(self, tenant: str) -> Iterator[None]:
-        """Raises ProblemError (too-many-transfers)."""
+        """Count a transfer while it is under way. Raises ProblemError (too-many-transfers)."""
         if self._under_way[tenant] >= self.limits.per_tenant_max:
             raise ProblemError(
-                Problem(TOO_MANY_TRANSFERS, f"{self.limits.per_tenant_max} of this tenant are under way.")
+                Problem(
+                    TOO_MANY_TRANSFERS,
+                    f"{self.limits.per_tenant_max} transfers of this tenant are under way. Try again later.",
+                )
             )
         if self._under_way.total() >= self.limits.at_once_max:
-            raise ProblemError(Problem(TOO_MANY_TRANSFERS, f"{self.limits.at_once_max} are under way."))
+            raise ProblemError(
+                Problem(TOO_MANY_TRANSFERS, f"{self.limits.at_once_max} transfers are under way. Try again later.")
+            )
         self._under_way[tenant] += 1
         try:
             yield
@@ -59,7 +69,9 @@ class Transfers:
                 del self._under_way[tenant]
 
     async def chunks(self, request: Request) -> AsyncIterator[bytes]:
-        """Raises ProblemError (malformed-body) where the client leaves or stalls."""
+        """Give the pieces of an upload as they come. Raises ProblemError (malformed-body) if the client leaves or
+        stalls.
+        """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self.limits.seconds
         while True:
@@ -78,14 +90,16 @@ class Transfers:
 
 
 class Download(Response):
-    """Pieces of an artifact as they come. An error of the store in the middle breaks the connection off, so that the
-    client sees that something is missing.
+    """The pieces of an artifact as they come. If the store fails in the middle, the connection breaks off.
+
+    The status has been sent by then, and only a body shorter than its length tells the client that something is
+    missing.
     """
 
     def __init__(
         self, pieces: AsyncIterator[bytes], transfers: Transfers, tenant: str, status: int, headers: Mapping[str, str]
     ) -> None:
-        """`headers` have the length of what comes."""
+        """`headers` include the length of the whole body."""
         super().__init__(None, status, headers)
         self._pieces = pieces
         self._transfers = transfers
@@ -96,13 +110,15 @@ class Download(Response):
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
             async with asyncio.TaskGroup() as group:
                 left = group.create_task(_left(receive))
-                with contextlib.suppress(TimeoutError, ArtifactError):  # ended short of its length: broken off
+                # Nothing can be answered any more: the body ends short of its length, and the client sees that.
+                with contextlib.suppress(TimeoutError, ArtifactError):
                     await self._send_all(send, left)
                 left.cancel()
 
     async def _send_all(self, send: Send, left: "asyncio.Task[None]") -> None:
+        """Send the pieces. Raises TimeoutError if the client does not read."""
         async for piece in self._pieces:
-            if left.done():  # what is sent to nobody would still be read from the store
+            if left.done():  # Going on would read the rest from the store for nobody.
                 return
             self._transfers.metrics.artifact_bytes.labels("down").inc(len(piece))
             async with asyncio.timeout(self._transfers.limits.chunk_seconds):
@@ -111,6 +127,6 @@ class Download(Response):
 
 
 async def _left(receive: Receive) -> None:
-    """Until the client is gone."""
+    """Wait until the client disconnects."""
     while (await receive())["type"] != "http.disconnect":
         pass

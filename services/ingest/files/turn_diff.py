@@ -1,4 +1,9 @@
-"""What a turn did to files, from the changes that its calls recorded: as a diff, and as what puts it back. Pure."""
+"""What a turn did to files, from the changes that its calls recorded: as a diff, and as the call that puts the files
+back. Pure.
+
+The diff can be applied by `git apply`. A restore is an input that asks for a tool call: the executor checks each file's
+hash again before it writes, so a change that nobody recorded is never overwritten.
+"""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -14,38 +19,50 @@ from services.ingest.commands.accepting.accept import Accepted, Command
 from services.ingest.http.problems import FILES_CHANGED_SINCE, NOTHING_TO_RESTORE, TOO_LARGE, Problem
 
 RESTORE_TOOL = "restore_files"
+"""Name of the tool that puts files back."""
 FILES_MAX = 500
-"""That one restore puts back, as its tool has it."""
+"""Files that one restore puts back: the limit of its tool."""
 CONTEXT_LINES = 3
+"""Unchanged lines that a diff shows around a change, as git does."""
 MATCHED_LINES_MAX = 5_000
-"""Between what both versions begin and end with. Longer ones are shown as replaced whole: matching takes time."""
+"""Lines between the common beginning and end of both versions. More lines are shown as replaced, because matching takes
+time.
+"""
 MATCHING_STEPS_MAX = 8_000_000
-"""The same, of lines that come so often in both that matching would take so many steps: at worst two seconds."""
+"""Steps of matching, estimated from lines that repeat. Above it the lines are shown as replaced; at the limit matching
+takes two seconds.
+"""
 
 Status: TypeAlias = Literal["created", "deleted", "modified"]
 
 
 class RecordedChange(NamedTuple):
+    """What one call recorded about one file: hashes of the content before and after; None where the file did not
+    exist.
+    """
+
     call: str
     seq: int
-    """Of the record that settled the call."""
+    """Number of the record that settled the call."""
     path: str
     before: str | None
     after: str | None
     mode: int | None
+    """The file's permissions; None if they were not recorded."""
 
 
 @dataclass(frozen=True, slots=True)
 class NetChange:
-    """Of one file by one turn: from what it held before the first call to what it held after the last."""
+    """What one turn did to one file, from its content before the first call to its content after the last."""
 
     path: str
     before: str | None
     after: str | None
     mode: int | None
     seq: int
-    """Of the last change."""
+    """Number of the record with the last change."""
     calls: tuple[str, ...]
+    """The calls that changed the file, in order."""
 
     @property
     def status(self) -> Status:
@@ -53,16 +70,21 @@ class NetChange:
 
 
 class FileDiff(NamedTuple):
+    """The diff of one file."""
+
     text: str
     binary: bool = False
+    """Whether a version is no text, so that no lines are shown."""
     cut: bool = False
-    """Whether the diff goes on, or was not made because the file is too large."""
+    """Whether the diff is incomplete, or is missing because the file is too large."""
     missing: bool = False
     """Whether the artifact store lacks a content."""
 
 
 def net_changes(changes: Iterable[RecordedChange]) -> list[NetChange]:
-    """In order of their paths; the changes have to come in the order of their records."""
+    """Return what became of each file, by path. The changes must come in the order of their records. A file that is as
+    before is left out.
+    """
     net: dict[str, NetChange] = {}
     for one in changes:
         first = net.get(one.path)
@@ -81,7 +103,9 @@ def net_changes(changes: Iterable[RecordedChange]) -> list[NetChange]:
 def restore(
     command: Command, turn: int, net: Sequence[NetChange], latest: Mapping[str, RecordedChange], refusal: Problem | None
 ) -> Accepted | Problem:
-    """`latest`: the last recorded change of each file. `refusal`: why no call of the tool can be made now."""
+    """Accept that the turn's changes are put back. `latest` is the last recorded change of each file; `refusal` is why
+    the tool cannot be called now.
+    """
     if not net:
         return Problem(NOTHING_TO_RESTORE, f"Turn {turn} recorded no changes of files.")
     if len(net) > FILES_MAX:
@@ -127,7 +151,7 @@ def _changed_since(net: Sequence[NetChange], latest: Mapping[str, RecordedChange
 
 
 def diff_of(change: NetChange, before: bytes | None, after: bytes | None, bytes_max: int) -> FileDiff:
-    """As `git diff` shows it, so that it can be applied. At most so many bytes, and a line that says what is cut."""
+    """Return the diff in the form of `git diff`. Above `bytes_max` bytes a line says that the diff continues."""
     header = _header(change)
     old, new = _lines(before), _lines(after)
     if old is None or new is None:
@@ -147,10 +171,12 @@ def diff_of(change: NetChange, before: bytes | None, after: bytes | None, bytes_
 
 
 def named_only(change: NetChange, why: str, *, cut: bool = False, missing: bool = False) -> FileDiff:
+    """Return the header of a file's diff, and a line that says why the rest is not shown."""
     return FileDiff(f"{_header(change)}{why}\n", cut=cut, missing=missing)
 
 
 def _header(change: NetChange) -> str:
+    """Return the lines that git writes before a file's diff."""
     mode = f"100{(change.mode if change.mode is not None else 0o644) & 0o777:03o}"
     names = f"diff --git {_quoted(f'a/{change.path}')} {_quoted(f'b/{change.path}')}\n"
     if change.status == "modified":
@@ -159,7 +185,7 @@ def _header(change: NetChange) -> str:
 
 
 def _quoted(name: str) -> str:
-    """As git does, where a name would break its line."""
+    """Return the name as git writes it if it would break its line: in quotes, with octal escapes."""
     if not any(letter in '"\\' or not letter.isprintable() for letter in name):
         return name
     escaped = "".join(
@@ -170,7 +196,7 @@ def _quoted(name: str) -> str:
 
 
 def _lines(content: bytes | None) -> list[str] | None:
-    """None where it is no text. Lines end at a line feed alone."""
+    """Return the lines of a text; None if the content is no text. Only a line feed ends a line."""
     if content is None:
         return []
     if b"\x00" in content:
@@ -183,6 +209,7 @@ def _lines(content: bytes | None) -> list[str] | None:
 
 
 def _hunks(old: Sequence[str], new: Sequence[str]) -> Iterator[str]:
+    """Return the lines of the diff."""
     for group in _groups(old, new):
         yield _place(group)
         for tag, old_from, old_to, new_from, new_to in group:
@@ -197,7 +224,7 @@ Opcode: TypeAlias = tuple[str, int, int, int, int]
 
 
 def _groups(old: Sequence[str], new: Sequence[str]) -> Iterator[list[Opcode]]:
-    """Changes that are close to each other, with some lines around them."""
+    """Return changes that are close to each other together, with some unchanged lines around them."""
     group: list[Opcode] = []
     for tag, old_from, old_to, new_from, new_to in _opcodes(old, new):
         length = old_to - old_from
@@ -221,7 +248,9 @@ def _groups(old: Sequence[str], new: Sequence[str]) -> Iterator[list[Opcode]]:
 
 
 def _opcodes(old: Sequence[str], new: Sequence[str]) -> Iterator[Opcode]:
-    """What both begin and end with is not matched: most edits are small."""
+    """Return how the new lines come from the old. The common beginning and end are left out of the matching, since most
+    edits are small.
+    """
     shorter = min(len(old), len(new))
     head = next((place for place in range(shorter) if old[place] != new[place]), shorter)
     tail = next((place for place in range(shorter - head) if old[-1 - place] != new[-1 - place]), shorter - head)
@@ -239,8 +268,10 @@ def _opcodes(old: Sequence[str], new: Sequence[str]) -> Iterator[Opcode]:
 
 
 def _takes_long(old: Sequence[str], new: Sequence[str]) -> bool:
-    """At worst each line that is found to match needs a look at all pairs of equal lines. Those that come very often in
-    a long text are no pairs for the matcher.
+    """Return whether matching would take too long.
+
+    At worst, each line that is found to match needs a look at all pairs of equal lines. The matcher ignores lines that
+    are very frequent in a long text, so they do not count.
     """
     if max(len(old), len(new)) > MATCHED_LINES_MAX:
         return True
@@ -251,12 +282,13 @@ def _takes_long(old: Sequence[str], new: Sequence[str]) -> bool:
 
 
 def _place(group: Sequence[Opcode]) -> str:
+    """Return the line that says which lines a group covers."""
     first, last = group[0], group[-1]
     return f"@@ -{_range(first[1], last[2])} +{_range(first[3], last[4])} @@\n"
 
 
 def _range(start: int, end: int) -> str:
-    """By the rules of the format: an empty range names the line before it."""
+    """Return the range in the form of the format: an empty range names the line before it."""
     length = end - start
     if length == 1:
         return str(start + 1)
@@ -264,4 +296,5 @@ def _range(start: int, end: int) -> str:
 
 
 def _shown(sign: str, line: str) -> str:
+    """Return a line of the diff with its sign, and the note that git adds to a last line without line feed."""
     return f"{sign}{line}" if line.endswith("\n") else f"{sign}{line}\n\\ No newline at end of file\n"

@@ -15,6 +15,8 @@ read again without `at_least`.
 
 
 class ReachedPositions(Protocol):
+    """The views, as this module needs them."""
+
     async def reached(self, partition: int | None, value: int, key: ThreadKey | None, timeout_seconds: float) -> bool:
         """Whether the views hold the record at an offset of a partition or, without one, at a seq of the thread."""
         ...
@@ -22,6 +24,8 @@ class ReachedPositions(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class AtLeastWaits:
+    """Makes a read wait for what its client has written or seen before."""
+
     known: KnownThreads
     views: ReachedPositions
     wait_seconds: float

@@ -5,16 +5,20 @@ from collections.abc import Collection
 from services.chassis.log.port import Incoming, Log, TopicPartition
 
 POLL_MS = 500
+"""How long the broker may hold a poll that finds nothing."""
 NEAR_RECORDS = 500
-"""An offset this close ahead is read up to; a seek costs a fetch."""
+"""An offset at most this far ahead is reached by reading on. A seek costs a fetch, and so do about so many records."""
 
 
 async def read_records(log: Log, tp: TopicPartition, offsets: Collection[int]) -> dict[int, Incoming]:
-    """Those of the records that the log holds. Ends by the caller's timeout where the log gives nothing."""
+    """Return those of the records that the log holds, by offset. It ends by the caller's timeout if the log returns
+    nothing.
+    """
     wanted = sorted(offsets)
     found: dict[int, Incoming] = {}
     if not wanted:
         return found
+    # One reader, forwards only: what is wanted is a few records in order, often close together.
     reader = await log.reader({tp: wanted[0]})
     try:
         for offset in wanted:

@@ -1,14 +1,14 @@
 """A thread as it was at any of its records: the folded control state, and what a model was shown of it.
 
 The newest state is the projector's row. An earlier one is folded from the `events` view. That view holds data as jsonb,
-which keeps neither the order of names nor the form of numbers, and the state's bytes depend on both. So a record's
-bytes are written anew, canonically, as producers write them, and count where their hash is the record's; a record of
-which that is not true, or whose data the view does not hold, is read from the log by its position. At the end the
-folded hash chain has to be the one that the view shows, or nothing is answered.
+which keeps neither the order of names nor the form of numbers, and the state's bytes depend on both. So each record's
+bytes are written again canonically, as producers write them, and they count if their hash is the record's. A record
+whose hash differs, or whose data the view does not hold, is read from the log by its position. At the end the folded
+hash chain must be the one that the view shows; otherwise nothing is answered.
 
-Before a fork's own items stands what its parents showed when they were forked, read from their rows.
+A fork's own items follow what its parents showed when they were forked, read from their rows.
 
-What it takes is bounded: records, bytes, reads of the log, seconds, and how many are folded at once.
+Every cost is bounded: records, bytes, reads of the log, seconds, and how many states are folded at once.
 """
 
 import asyncio
@@ -54,15 +54,23 @@ from services.ingest.http.problems import (
 from services.ingest.reads.log_records import read_records
 
 RECORDS_PER_TURN_OF_THE_LOOP: Final = 32
-"""Folding gives way to other requests after so many."""
+"""Records after which folding lets other requests run: about a millisecond."""
 PAGE_RECORDS: Final = 500
+"""Records of one query of the view."""
 PAGE_BYTES: Final = 4 * 1_048_576
+"""Bytes of one query's data, as stored."""
 WITH_OLD_VERSIONS: Final = frozenset(kind for kind, _ in UPCASTERS)
-"""The view does not say of which version a record was; these are read from the log, whose headers do."""
+"""Kinds of events with several versions. The view does not tell the versions apart, so they are read from the log,
+whose headers do.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class StateLimits:
+    """How much one state may cost. Beyond a limit the answer is a problem, and `threadlog export` can still read the
+    log.
+    """
+
     records_max: int = 200_000
     """Records that are folded: some thousand a second fold, but most time goes into reading them."""
     bytes_max: int = 64 * 1_048_576
@@ -79,31 +87,35 @@ class StateLimits:
 
 
 class StateAt(NamedTuple):
-    """`state` is JSON, as `schemas.state.dump_state` writes it."""
+    """A thread's state at a seq. `state` is JSON, as `schemas.state.dump_state` writes it."""
 
     seq: int
     chain: str
     partition: int
     offset: int
-    """Of the record at this seq; -1 before the first."""
+    """Offset of the record at this seq; -1 before the first."""
     state: bytes
     context: Sequence[Item]
-    """What a model is shown, in order."""
+    """The items that a model is shown, in order."""
 
 
 class NotAsLoggedError(ThreadlogError):
-    """The view does not fold to what it says of itself."""
+    """The view does not fold to the hash chain that it shows: it, or the log, is damaged."""
 
 
 class _Stored(NamedTuple):
+    """Where a thread's records are, and its newest state if that is enough."""
+
     seq: int
     topic: str
     partition: int
     newest: StateAt | None
-    """Where the newest was asked for, and the views of the thread are kept up."""
+    """The newest state, if the client asks for it and the projector keeps the thread's views up to date."""
 
 
 class StatesAt:
+    """Folds states on request, a few at a time."""
+
     def __init__(self, database: Database, sql: Mapping[str, str], log: Log, limits: StateLimits) -> None:
         self._database = database
         self._sql = sql
@@ -113,7 +125,9 @@ class StatesAt:
         self._turns = asyncio.Semaphore(limits.at_once_max)
 
     async def state(self, key: ThreadKey, at: int | None) -> StateAt | None:
-        """At the seq, or at the newest in the views. None where the views do not come so far; raises ProblemError."""
+        """Return the state at the seq, or the newest one in the views. None if the views are not that far. Raises
+        ProblemError.
+        """
         try:
             async with asyncio.timeout(self._limits.seconds) as limit:
                 async with self._turns:
@@ -130,10 +144,14 @@ class StatesAt:
             raise ProblemError(Problem(LOG_UNAVAILABLE, detail)) from error
 
     def _too_long(self) -> Problem:
+        """Return the problem of a state that took too long: overloaded if others were folded all the time."""
         seconds = self._limits.seconds
         if self._turns.locked():
             return Problem(OVERLOADED, f"{self._limits.at_once_max} states are being folded, for {seconds:g} s.")
-        return Problem(STATE_OUT_OF_REACH, f"It took longer than {seconds:g} s.")
+        return Problem(
+            STATE_OUT_OF_REACH,
+            f"Folding the state took longer than {seconds:g} s. `threadlog export` has no such limit.",
+        )
 
     async def _state(self, key: ThreadKey, at: int | None) -> StateAt | None:
         stored = await self._newest(key, at)
@@ -144,6 +162,9 @@ class StatesAt:
         return await self._fold(key, stored, stored.seq if at is None else at)
 
     async def _newest(self, key: ThreadKey, at: int | None) -> _Stored | None:
+        """Return what one snapshot of the views holds of the thread. Raises ProblemError if the fold's versions
+        differ.
+        """
         limits = self._limits
         rows = await self._database.fetch(
             key.tenant, self._sql["state_newest"], key.tenant, key.thread, at, limits.items_max, limits.bytes_max
@@ -165,6 +186,7 @@ class StatesAt:
         return _Stored(row["seq"], row["topic"], row["partition"], newest)
 
     async def _fold(self, key: ThreadKey, stored: _Stored, at: int) -> StateAt:
+        """Fold the records up to `at`, page by page. Raises NotAsLoggedError if the hash chain does not fit."""
         if at > self._limits.records_max:
             raise ProblemError(_out_of_reach(f"It takes {at} records"))
         folding = _Folding(key)
@@ -184,6 +206,9 @@ class StatesAt:
         return StateAt(at, state.chain, stored.partition, state.offset, dump_state(state), context)
 
     async def _with_inherited(self, key: ThreadKey, found: StateAt) -> StateAt:
+        """Put what the parents showed in front of a fork's items. A summary replaces it: whoever compacts, compacts
+        that too.
+        """
         lineage = orjson.loads(found.state)["lineage"]
         has_summary = bool(found.context) and found.context[0].kind == "summary"
         if lineage is None or lineage["kind"] != "fork" or has_summary:
@@ -192,6 +217,7 @@ class StatesAt:
         return found._replace(context=[*inherited, *found.context])
 
     async def _inherited(self, key: ThreadKey, lineage: Lineage) -> tuple[Item, ...]:
+        """Return what the parents showed when they were forked. Raises ProblemError beyond the limits."""
         bounds, shown = Bounds(self._limits.items_max, self._limits.bytes_max), 0
 
         async def read(parent: ThreadKey, seq: int) -> ShownAt:
@@ -213,7 +239,7 @@ class StatesAt:
     async def _page(
         self, key: ThreadKey, stored: _Stored, folding: "_Folding", at: int
     ) -> list[tuple[asyncpg.Record, Record | None]]:
-        """The next records, with those that have to be read from the log. None where it has none either."""
+        """Return the next rows with their records; None for a record that the log does not hold either."""
         limits = self._limits
         rows = await self._database.fetch(
             key.tenant,
@@ -245,21 +271,23 @@ class StatesAt:
 
 @dataclass(slots=True)
 class _Folding:
+    """The fold under way, and what it has cost."""
+
     key: ThreadKey
     state: ThreadState = field(default_factory=lambda: NOTHING)
     transcript: Transcript = field(default_factory=Transcript)
     chain_shown: str = NOTHING.chain
-    """What the view says of the last record."""
+    """The hash chain that the view shows for the last record."""
     log_reads: int = 0
     bytes_read: int = 0
 
     def take(self, row: asyncpg.Record, record: Record | None) -> None:
-        """Raises NotAsLoggedError."""
+        """Fold one record. Raises NotAsLoggedError if it is missing, or took another effect than the view shows."""
         before, seq = self.state, row["seq"]
         if record is None or record.key != self.key or seq != before.seq + 1:
             raise NotAsLoggedError(f"The record at seq {before.seq + 1} is missing, or not the one of the log")
         self.state, verdict = fold(before, record)
-        # How one came to nothing cannot always be told here, nor does it matter: see `_record`.
+        # Why a record took no effect may be lost in the view, and the state does not depend on it: see `_record`.
         if (verdict.effect == "applied") != (row["effect"] == "applied"):
             raise NotAsLoggedError(f"The record at seq {seq} is {verdict.effect}, not {row['effect']}")
         self.transcript.apply(transcript_changes(before, self.state, record, verdict))
@@ -267,10 +295,12 @@ class _Folding:
 
 
 def beyond(key: ThreadKey, at: int) -> Problem:
+    """Return the problem of a seq that the thread does not have yet."""
     return Problem(BAD_CURSOR, f"The thread {key.thread} has no record with seq {at} yet.")
 
 
 def to_json(key: ThreadKey, found: StateAt) -> bytes:
+    """Return the answer of `GET …/state`. State and items are inserted as they are, without decoding them."""
     head = {
         "thread": key.thread,
         "seq": found.seq,
@@ -285,7 +315,10 @@ def to_json(key: ThreadKey, found: StateAt) -> bytes:
 
 
 def _out_of_reach(what: str) -> Problem:
-    return Problem(STATE_OUT_OF_REACH, f"{what}, which is over a limit of this service.")
+    """Return the problem of a state that would cost more than a limit allows."""
+    return Problem(
+        STATE_OUT_OF_REACH, f"{what}, which is above a limit of this service. `threadlog export` has no such limit."
+    )
 
 
 def _item(row: asyncpg.Record) -> Item:
@@ -304,7 +337,7 @@ def _item(row: asyncpg.Record) -> Item:
 
 
 def _record(key: ThreadKey, row: asyncpg.Record) -> Record | None:
-    """As the log has it, or what the fold makes the same of; None where it has to be read there."""
+    """Return the record as the log has it, or one that folds to the same. None: it must be read from the log."""
     model, data = BY_KIND.get(row["type"]), row["data"]
     if model is not None and data is not None and row["type"] not in WITH_OLD_VERSIONS:
         value = _written(data)
@@ -322,7 +355,7 @@ def _record(key: ThreadKey, row: asyncpg.Record) -> Record | None:
             return record if isinstance(record, Record) and record.problem is None else None
     if row["effect"] == "applied":
         return None
-    # What took no effect changes the state by its envelope alone, and by whether it was understood.
+    # A record without effect changes the state by its envelope alone, and by whether it was understood.
     understood = row["effect"] != "ignored"
     return Record(
         key,
@@ -340,6 +373,7 @@ def _record(key: ThreadKey, row: asyncpg.Record) -> Record | None:
 
 
 def _decoded(incoming: Incoming | None) -> Record | None:
+    """Return the record that the log holds; None if it holds none that can be decoded."""
     if incoming is None:
         return None
     record = decode(incoming.key, incoming.headers, incoming.value, incoming.offset, incoming.timestamp_ms)
@@ -347,6 +381,7 @@ def _decoded(incoming: Incoming | None) -> Record | None:
 
 
 def _written(data: str) -> bytes | None:
+    """Return the data as producers write it; None if it cannot be written so."""
     try:
         return canonical_json(orjson.loads(data))
     except (UnstorableTextError, ValueError):
