@@ -24,15 +24,18 @@
         input_schema: {type: object, properties: {question: {type: string}}, required: [question]}
         timeout_seconds: 3600
 
-docs/tools.md explains it. `${NAME}` in `env`, `headers` and `url` is taken from the executor's environment.
-`bound_arguments` are filled in by the executor and not shown to the model, so that a server that many threads share is
-pointed at the thread's own place: `{workspace}`, `{cwd}`, `{tenant}`, `{thread}`.
+docs/tools.md explains it. `${NAME}` in `env`, `headers` and `url` is replaced from the executor's environment, so that
+credentials stay out of the file. `bound_arguments` are filled in by the executor and hidden from the model: a server
+that many threads share is so directed to the thread's own place, by `{workspace}`, `{cwd}`, `{tenant}`, `{thread}`.
+
+The file is read once, when the executor starts. A mistake in it ends the start with one message that names the field:
+a tool under a wrong policy is worse than no executor.
 """
 
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 import yaml
 from pydantic import (
@@ -65,13 +68,14 @@ BUILTIN_DEFAULT: tuple[BuiltinName, ...] = (
     "restore_files",
     "load_skill",
 )
-FILE_BYTES_MAX = 1_048_576
+FILE_BYTES_MAX: Final = 1_048_576
+"""A larger file is hardly a tools file; somebody has named a wrong path."""
 
 _REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
 class ToolsFileError(Exception):
-    """The text names the file, the field, and what is wrong with it."""
+    """The tools file cannot be used. The text names the file, the field, what is wrong and what to do."""
 
 
 class _Section(BaseModel):
@@ -82,7 +86,7 @@ ToolName = Annotated[str, StringConstraints(pattern=TOOL_NAME_PATTERN)]
 
 
 class ReconcileSection(_Section):
-    """How the downstream is asked: either by a `tool` of this executor, or by a `command`."""
+    """How the downstream is asked: with a `tool` of this executor, or with a `command`."""
 
     tool: ToolName | None = None
     command: tuple[Annotated[str, StringConstraints(min_length=1)], ...] | None = Field(default=None, min_length=1)
@@ -91,18 +95,18 @@ class ReconcileSection(_Section):
     @model_validator(mode="after")
     def _one_way(self) -> "ReconcileSection":
         if (self.tool is None) == (self.command is None):
-            raise ValueError("needs either `tool` or `command`")
+            raise ValueError("give either `tool` or `command`, and not both")
         if self.tool is not None and self.env:
-            raise ValueError("`env` belongs to a `command`")
+            raise ValueError("`env` works only with `command`; remove it")
         return self
 
     def __str__(self) -> str:
-        """As people see it in the catalog."""
+        """Return the hook as people see it in the catalog, without the arguments of a command."""
         return f"tool:{self.tool}" if self.command is None else f"command:{Path(self.command[0]).name}"
 
 
 class ToolPolicy(_Section):
-    """The operator's word on one tool; what is left out is as the tool, or its server, has it."""
+    """The operator's policy for one tool. A field that is not given stays as the tool or its server defines it."""
 
     enabled: bool = True
     effect: EffectClass | None = None
@@ -115,9 +119,9 @@ class ToolPolicy(_Section):
     @model_validator(mode="after")
     def _can_be_asked(self) -> "ToolPolicy":
         if self.effect == "reconcilable" and self.reconcile is None:
-            raise ValueError("`effect: reconcilable` needs `reconcile`: how its downstream is asked")
+            raise ValueError("`effect: reconcilable` also needs `reconcile`, which says how the downstream is asked")
         if self.reconcile is not None and self.effect != "reconcilable":
-            raise ValueError("`reconcile` belongs to `effect: reconcilable`")
+            raise ValueError("`reconcile` works only with `effect: reconcilable`; set that effect, or remove it")
         return self
 
 
@@ -129,7 +133,9 @@ class ClientTool(_Section):
     effect: Literal["pure", "idempotent", "unsafe"] = "unsafe"
     parallel: bool = False
     timeout_seconds: float = Field(default=120, gt=0, le=2_592_000)
-    """Once the backend has the call. It may be away for THREADLOG_RUNTIME_CLIENT_TOOL_SECONDS besides."""
+    """Seconds from when the backend has the call. Before that it may be away for
+    THREADLOG_RUNTIME_CLIENT_TOOL_SECONDS.
+    """
     max_attempts: int = Field(default=3, ge=1, le=100)
 
     @field_validator("input_schema")
@@ -137,7 +143,7 @@ class ClientTool(_Section):
     def _is_a_schema(cls, schema: dict[str, JsonValue]) -> dict[str, JsonValue]:
         problem = schema_problem(schema)
         if problem is not None:
-            raise ValueError(f"no JSON Schema: {problem}")
+            raise ValueError(f"this is not a valid JSON Schema: {problem}")
         return schema
 
 
@@ -151,22 +157,22 @@ class McpServerConfig(_Section):
     url: str | None = None
     headers: dict[str, str] = {}
     prefix: str = Field(default="", pattern=r"^[A-Za-z0-9_-]{0,32}$")
-    """Put before the names of its tools, where two servers use the same."""
+    """Text before the names of its tools, for two servers that use the same names."""
     bound_arguments: dict[str, str] = {}
     connect_seconds: float = Field(default=30, gt=0)
     call_wait_seconds: float = Field(default=5, ge=0)
-    """How long a call waits for a server that is not connected before it is handed back as not started."""
+    """Seconds that a call waits for a server that is not connected. Then it is handed back as not started."""
     relist_seconds: float = Field(default=300, gt=0)
-    """How often its list of tools is asked for again, besides when it says that the list changed."""
+    """Seconds after which its list of tools is read again, even if the server did not say that it changed."""
 
     @model_validator(mode="after")
     def _one_transport(self) -> "McpServerConfig":
         if (self.command is None) == (self.url is None):
-            raise ValueError("needs either `command` or `url`")
+            raise ValueError("give either `command` or `url`, and not both")
         if self.url is not None and (self.args or self.env or self.cwd):
-            raise ValueError("`args`, `env` and `cwd` belong to a `command`")
+            raise ValueError("`args`, `env` and `cwd` work only with `command`; remove them")
         if self.command is not None and self.headers:
-            raise ValueError("`headers` belong to a `url`")
+            raise ValueError("`headers` work only with `url`; remove them")
         return self
 
 
@@ -183,7 +189,7 @@ ServerName = Annotated[str, StringConstraints(pattern=NAME_PATTERN)]
 class ToolsFile(_Section):
     pool: Annotated[str, StringConstraints(pattern=NAME_PATTERN)] = "default"
     workspace_root: Path | None = None
-    """None: what the service's settings say."""
+    """Folder of the workspaces. None: THREADLOG_EXECUTOR_WORKSPACE_ROOT."""
     sandbox: SandboxSection = SandboxSection()
     variables: tuple[str, ...] = VARIABLES_DEFAULT
     variables_on_request: tuple[str, ...] = ()
@@ -191,41 +197,45 @@ class ToolsFile(_Section):
     mcp: dict[ServerName, McpServerConfig] = {}
     tools: dict[str, ToolPolicy] = {}
     client_tools: dict[ToolName, ClientTool] | None = None
-    """None: this executor says nothing of client tools; an empty section takes them out of the catalog."""
+    """Tools that backends run. None: this executor leaves those in the catalog alone; empty: it removes them."""
 
     @model_validator(mode="after")
     def _fits_together(self) -> "ToolsFile":
         for name, policy in self.tools.items():
             asked = None if policy.reconcile is None else policy.reconcile.tool
             if asked == name:
-                raise ValueError(f"tools.{name}.reconcile.tool: asking by the tool itself would run it again")
+                raise ValueError(
+                    f"tools.{name}.reconcile.tool: a tool cannot be its own hook, because asking would run it again"
+                )
             if asked is not None and asked not in self.builtin and not self.mcp:
-                raise ValueError(f"tools.{name}.reconcile.tool: this executor has no tool {asked}")
+                raise ValueError(
+                    f"tools.{name}.reconcile.tool: this executor has no tool {asked}; add it to `builtin` or `mcp`"
+                )
         for name in self.client_tools or {}:
             if name in self.builtin:
-                raise ValueError(f"client_tools.{name}: there is a built-in tool of that name")
+                raise ValueError(f"client_tools.{name}: a built-in tool has this name; choose another")
             if name in self.tools:
-                raise ValueError(f"client_tools.{name}: say it here, and not in `tools` too")
+                raise ValueError(f"client_tools.{name}: it is also in `tools`; keep it here, and remove it there")
         return self
 
 
 def read_tools_file(path: Path, environ: Mapping[str, str]) -> ToolsFile:
-    """Raises ToolsFileError."""
+    """Read and check the file. Raises ToolsFileError."""
     try:
         raw = path.read_bytes()
     except OSError as error:
-        raise ToolsFileError(f"{path}: cannot be read: {error.strerror}") from error
+        raise ToolsFileError(f"{path}: the file cannot be read: {error.strerror}") from error
     if len(raw) > FILE_BYTES_MAX:
-        raise ToolsFileError(f"{path}: larger than {FILE_BYTES_MAX} bytes")
+        raise ToolsFileError(f"{path}: the file is larger than {FILE_BYTES_MAX} bytes")
     return parse_tools_file(raw.decode(errors="replace"), str(path), environ)
 
 
 def parse_tools_file(text: str, named: str, environ: Mapping[str, str]) -> ToolsFile:
-    """Raises ToolsFileError."""
+    """Check the text of a file that is called `named` in messages. Raises ToolsFileError."""
     try:
         data: object = yaml.safe_load(text)
     except yaml.YAMLError as error:
-        raise ToolsFileError(f"{named}: no YAML: {' '.join(str(error).split())}") from error
+        raise ToolsFileError(f"{named}: the file is not valid YAML: {' '.join(str(error).split())}") from error
     try:
         file = ToolsFile.model_validate({} if data is None else data)
     except ValidationError as error:
@@ -266,5 +276,5 @@ def _resolved_policy(named: str, name: str, policy: ToolPolicy, environ: Mapping
 def _filled(place: str, text: str, environ: Mapping[str, str]) -> str:
     missing = [variable for variable in _REFERENCE.findall(text) if variable not in environ]
     if missing:
-        raise ToolsFileError(f"{place}: the environment has no {', '.join(missing)}")
+        raise ToolsFileError(f"{place}: the environment of the executor has no variable {', '.join(missing)}")
     return _REFERENCE.sub(lambda match: environ[match[1]], text)
