@@ -1,6 +1,11 @@
+"""The tool that applies a patch to files of the workspace.
+
+All of it is computed in memory first, hunk by hunk, so that a patch that does not fit changes nothing.
+"""
+
 import asyncio
 from pathlib import Path
-from typing import assert_never
+from typing import Final, assert_never
 
 from pydantic import Field
 
@@ -21,7 +26,8 @@ from services.tool_executor.workspace.file_changes import Wanted, mode_at
 from services.tool_executor.workspace.file_history import FILE_BYTES_MAX
 from services.tool_executor.workspace.sandbox import Room
 
-FILES_MAX = 200
+FILES_MAX: Final = 200
+"""The end of the call names every changed file, and its size is limited."""
 
 
 class ApplyPatchArguments(Arguments):
@@ -35,7 +41,11 @@ class ApplyPatchArguments(Arguments):
 
 
 class ApplyPatchTool(ChangingTool[ApplyPatchArguments]):
-    """All hunks of all files are checked before the first file changes."""
+    """Applies a whole patch, or none of it.
+
+    It has one attempt: after a first run the context lines are gone, so a second one would report a failure although
+    the patch has been applied.
+    """
 
     arguments = ApplyPatchArguments
     spec = ToolSpec(

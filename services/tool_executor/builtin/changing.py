@@ -1,4 +1,8 @@
-"""What the tools that change files share: they plan, their contents are kept, then all files change or none."""
+"""What the tools that change files have in common.
+
+Each plans its changes without touching a file. Then the contents are stored, and all files change together or none
+does. So a tool that fails has changed nothing, and the model may correct its arguments and try again.
+"""
 
 import asyncio
 from abc import abstractmethod
@@ -21,21 +25,25 @@ Changes: TypeAlias = list[dict[str, JsonValue]]
 
 @dataclass(frozen=True, slots=True)
 class Plan:
+    """What a call wants of the workspace."""
+
     wanted: Mapping[Path, Wanted]
     said: Callable[[Changes], str]
-    """The result, once that has come about."""
+    """Returns the text of the result, given what has changed."""
     expected: Mapping[Path, str | None] | None = None
-    """The sha256 that files have to have."""
+    """The sha256 that files must have now; None means that the file must not exist."""
 
 
 class ChangingTool(BuiltinTool[ArgumentsT]):
+    """A built-in tool that changes files. A subclass only plans."""
+
     def __init__(self, sandbox: Sandbox, history: FileHistory) -> None:
         super().__init__(sandbox)
         self._history = history
 
     @abstractmethod
     async def plan(self, args: ArgumentsT, room: Room, tenant: str) -> Plan:
-        """Raises ToolFailedError, RefusedError, OSError."""
+        """Return the changes that the arguments ask for. Raises ToolFailedError, RefusedError and OSError."""
 
     async def act(
         self, args: ArgumentsT, room: Room, request: ToolRequest, _emit: Emit, _cancelled: asyncio.Event, /

@@ -1,6 +1,7 @@
-"""Says back what it was told: for trying out a deployment, and for the bench. Off unless the tools file turns it on."""
+"""Returns its argument, for trying out a deployment and for the bench. Off unless the tools file names it."""
 
 import asyncio
+from typing import Final
 
 from schemas.tools import ToolSpec
 from services.tool_executor.attachments import whole_text
@@ -20,7 +21,8 @@ ECHO = ToolSpec(
     parallel=True,
     timeout_seconds=30,
 )
-BYTES_MAX = 1_048_576
+BYTES_MAX: Final = 1_048_576
+"""Enough to see how a result is shortened and its whole output is stored."""
 
 
 class EchoTool:

@@ -1,6 +1,12 @@
+"""Tools that read and write text files of the workspace.
+
+Reading is pure, so several executors may do it at once. Writing is idempotent: the same content again is no change.
+"""
+
 import stat
 from itertools import islice
 from pathlib import Path
+from typing import Final
 
 from pydantic import Field, JsonValue
 
@@ -14,7 +20,8 @@ from services.tool_executor.workspace.file_changes import Wanted
 from services.tool_executor.workspace.file_history import FILE_BYTES_MAX
 from services.tool_executor.workspace.sandbox import Room, Sandbox
 
-LINES_DEFAULT = 2_000
+LINES_DEFAULT: Final = 2_000
+"""More lines hardly fit into a result; a model that wants others names an offset."""
 
 
 class ReadFileArguments(Arguments):
@@ -49,6 +56,7 @@ class ReadFileTool(FileTool[ReadFileArguments]):
             "last_line": args.offset - 1 + len(chosen),
             "lines": len(lines),
         }
+        # A part says which lines it is, so that the model can ask for the next ones.
         whole = len(chosen) == len(lines)
         text = "".join(chosen)
         return ToolEnd(
@@ -86,7 +94,10 @@ class WriteFileTool(ChangingTool[WriteFileArguments]):
 
 
 def read_bytes(path: Path, named: str) -> bytes:
-    """Raises ToolFailedError for what is no readable file of a sensible size."""
+    """Return the content. Raises ToolFailedError if it is not a regular file, or is too large.
+
+    The message for a directory lists its entries: models often ask for a folder to see what is in it.
+    """
     try:
         found = path.stat()
     except FileNotFoundError:

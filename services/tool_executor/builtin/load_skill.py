@@ -1,3 +1,5 @@
+"""The tool by which a model loads a skill: it gets the instructions, and the folder into its workspace."""
+
 import asyncio
 
 from pydantic import Field
@@ -13,11 +15,15 @@ from services.tool_executor.workspace.skills import folder_of, seen_from
 
 
 class LoadSkillArguments(Arguments):
-    name: str = Field(description="Of a skill that the instructions list.")
+    name: str = Field(description="Name of a skill that the instructions list.")
 
 
 class LoadSkillTool(BuiltinTool[LoadSkillArguments]):
-    """The runtime has recorded which version it is; from then on the folder is there for every call of the thread."""
+    """Shows the instructions of a skill from its artifact, never from the folder, which commands can change.
+
+    The runtime has recorded which version the name stands for before this call was dispatched. From then on, each call
+    of the thread finds the folder restored.
+    """
 
     arguments = LoadSkillArguments
     spec = ToolSpec(

@@ -12,42 +12,53 @@ Two forms are read. The one that coding models write most reliably:
     *** End of File                  (optional: the hunk ends where the file ends)
     *** End Patch
 
-and unified diffs, as `diff -u` and `git diff` write them. A hunk's place is found by its content: exactly first, then
-without regard to space at the ends of lines, then to any space around them. Line numbers only choose among several
-places. A hunk whose content is not there fails the patch; nothing is guessed.
+and unified diffs, as `diff -u` and `git diff` write them.
+
+Models miscount lines and lose spaces, but they rarely invent content. So the place of a hunk is found by its content:
+exactly first, then ignoring space at the ends of lines, then ignoring any space around them. Line numbers only choose
+among several such places. A hunk whose content is not in the file fails the whole patch with a message that shows the
+closest place. Nothing is guessed: a change at the wrong place costs more than a second try.
+
+Lines that a hunk keeps are taken from the file and not from the patch, so that ignored spaces stay as they were.
 """
 
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 BEGIN, END, END_OF_FILE = "*** Begin Patch", "*** End Patch", "*** End of File"
 ADD, DELETE, UPDATE, MOVE = "*** Add File: ", "*** Delete File: ", "*** Update File: ", "*** Move to: "
 NO_NEWLINE = "\\ No newline at end of file"
 NOWHERE = "/dev/null"
 BLANK_CONTEXT = " "
-"""How a diff shows a blank line that stays: its last line can be one."""
-CLOSEST_LINES_SHOWN = 6
+"""A blank line of context in a diff, which can be its last line."""
+CLOSEST_LINES_SHOWN: Final = 6
+"""Enough for the model to recognise the place, in a message that stays short."""
 
 _RANGE = re.compile(r"^@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@")
 
 
 class PatchError(ValueError):
-    """The text says what does not fit, where, and what to do; it is for the model."""
+    """The patch cannot be read or does not fit. The model reads the text: what is wrong, where, and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hunk:
+    """One change at one place of a file."""
+
     old: tuple[str, ...]
-    """The lines that must be there: context and removed ones."""
+    """The lines that must be in the file: context and removed ones."""
     new: tuple[str, ...]
+    """The lines that take their place: context and added ones."""
     anchors: tuple[str, ...] = ()
+    """Lines after which the hunk is looked for, each after the one before."""
     line: int | None = None
-    """Where a unified diff says that it starts, from 1."""
+    """The line at which it starts, from 1, according to a unified diff."""
     at_end: bool = False
+    """Whether the hunk must end where the file ends."""
     final_newline: bool | None = None
-    """What the hunk says of the file's end, where it does."""
+    """Whether the file ends with a newline afterwards. None: as before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +83,7 @@ FilePatch: TypeAlias = AddFile | DeleteFile | UpdateFile
 
 
 def parse_patch(text: str) -> tuple[FilePatch, ...]:
-    """Raises PatchError."""
+    """Read a patch of either form, also inside a code fence. Raises PatchError."""
     lines = _unwrapped(text)
     if lines and lines[0].strip() == BEGIN:
         return _parse_envelope(lines)
@@ -84,8 +95,9 @@ def parse_patch(text: str) -> tuple[FilePatch, ...]:
 
 
 def apply_hunks(path: str, text: str, hunks: Sequence[Hunk]) -> str:
-    """The text after all hunks, which are in the order of the file. Raises PatchError naming the first that does not
-    fit.
+    """Return the text after all hunks, which must be in the order of the file.
+
+    A file with Windows line ends keeps them. Raises PatchError for the first hunk that does not fit.
     """
     windows = "\r\n" in text and "\n" not in text.replace("\r\n", "")
     body = text.replace("\r\n", "\n") if windows else text
@@ -108,7 +120,7 @@ def apply_hunks(path: str, text: str, hunks: Sequence[Hunk]) -> str:
 
 
 def _with_file_context(hunk: Hunk, lines: Sequence[str], place: int) -> list[str]:
-    """The hunk's new lines; what it keeps is taken from the file, whose spaces may differ from the patch's."""
+    """Return the hunk's new lines. Lines that it keeps are taken from the file, whose spaces may differ."""
     there = lines[place : place + len(hunk.old)]
     if tuple(there) == hunk.old:
         return list(hunk.new)
@@ -212,7 +224,7 @@ class _Building:
     last: Literal[" ", "-", "+", ""] = ""
 
     def take(self, line: str) -> bool:
-        """False when it is no line of a hunk."""
+        """Take in one line of a hunk; return False if it is none."""
         sign, rest = (line[:1], line[1:]) if line else (" ", "")
         match sign:
             case " ":
@@ -316,7 +328,7 @@ def _updated(path: str, body: Sequence[str]) -> UpdateFile:
 
 
 def _without_blank_end(building: _Building) -> _Building:
-    """Blank lines before the next file are how patches are laid out, not context."""
+    """Drop blank lines at the end: they separate files in the patch, and are not context."""
     while building.last == " " and building.old and building.old[-1] == "" == building.new[-1] and not building.at_end:
         building.old.pop()
         building.new.pop()
@@ -364,8 +376,9 @@ def _unified_paths(old_line: str, new_line: str) -> tuple[str, str]:
 
 
 def _unified_hunks(path: str, lines: Sequence[str], at: int) -> tuple[tuple[Hunk, ...], int]:
-    """The hunks from there on, and where they end. Each says how many lines it has; models miscount, so a hunk goes on
-    to the next header.
+    """Return the hunks from there on, and the line at which they end.
+
+    Each header says how many lines its hunk has. Models miscount, so a hunk continues up to the next header.
     """
     hunks: list[Hunk] = []
     while at < len(lines) and (ranged := _RANGE.match(lines[at])) is not None:
@@ -412,7 +425,7 @@ def _unified_file(old: str, new: str, hunks: tuple[Hunk, ...]) -> FilePatch:
 
 
 def _unwrapped(text: str) -> list[str]:
-    """The lines, without blank ones and a code fence around them."""
+    """Return the lines, without blank lines and a code fence around them."""
     lines = text.replace("\r\n", "\n").split("\n")
     while lines and not lines[0].strip():
         lines.pop(0)

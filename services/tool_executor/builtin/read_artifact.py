@@ -1,4 +1,7 @@
+"""The tool by which a model reads parts of artifacts: whole outputs of which it saw head and tail, and uploads."""
+
 import asyncio
+from typing import Final
 
 from pydantic import Field
 
@@ -9,19 +12,23 @@ from services.tool_executor.output import structured_result
 from services.tool_executor.tools import Emit, ToolEnd, ToolRequest
 from services.tool_executor.workspace.sandbox import Room, Sandbox
 
-BYTES_DEFAULT = 16_384
-BYTES_MAX = 30_720
-"""With what is said of the place it fits a result."""
+BYTES_DEFAULT: Final = 16_384
+BYTES_MAX: Final = 30_720
+"""So much fits into a result together with the position that it names."""
 
 
 class ReadArtifactArguments(Arguments):
-    sha256: str = Field(pattern=r"^[0-9a-f]{64}$", description="Of the artifact, as a result or an input names it.")
+    sha256: str = Field(pattern=r"^[0-9a-f]{64}$", description="Hash of the artifact, as a result or input names it.")
     offset: int = Field(default=0, ge=0, description="First byte to read, from 0.")
     bytes: int = Field(default=BYTES_DEFAULT, ge=1, le=BYTES_MAX, description="How many bytes to read.")
 
 
 class ReadArtifactTool(BuiltinTool[ReadArtifactArguments]):
-    """Of the thread's tenant; a hash is known only to who has seen it or has the bytes."""
+    """Reads artifacts of the thread's tenant.
+
+    It does not check whether this thread was told the hash: a hash is known only to those who have seen it in the
+    tenant, or who have the bytes.
+    """
 
     arguments = ReadArtifactArguments
     spec = ToolSpec(

@@ -1,10 +1,12 @@
-"""Puts files back, for a person who asks for it: `POST …/turns/{n}/restore` computes the arguments from what is
-recorded. A model is not offered it.
+"""The tool that puts files back to what they were before a turn.
+
+A person asks for it: `POST …/turns/{n}/restore` computes the arguments from the recorded changes. It is a tool call so
+that it is recorded, approved and executed like any other change of files. Models are not offered it.
 """
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -16,7 +18,8 @@ from services.tool_executor.workspace.file_changes import Wanted
 from services.tool_executor.workspace.file_history import FILE_BYTES_MAX
 from services.tool_executor.workspace.sandbox import Room
 
-FILES_MAX = 500
+FILES_MAX: Final = 500
+"""The arguments are part of a record, whose size is limited."""
 
 Hash = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
@@ -35,7 +38,10 @@ class RestoreFilesArguments(Arguments):
 
 
 class RestoreFilesTool(ChangingTool[RestoreFilesArguments]):
-    """Every file is as expected or has been put back already, or none is touched: so it may run again."""
+    """Restores all files if each is as expected, or already restored; otherwise touches none.
+
+    So it can run again after a death in between, and never overwrites what somebody has changed since.
+    """
 
     arguments = RestoreFilesArguments
     works_in_cwd = False

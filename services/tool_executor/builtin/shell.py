@@ -1,3 +1,9 @@
+"""The tool that runs commands in the workspace.
+
+It is unsafe and has one attempt: nobody knows what a command does, so a command whose end was not seen is left to
+people instead of being run again.
+"""
+
 import asyncio
 from dataclasses import replace
 from typing import Annotated
@@ -32,7 +38,7 @@ class ShellArguments(Arguments):
 
 
 class ShellTool(BuiltinTool[ShellArguments]):
-    """The command's own failure is a result that the model reads (`exit_code`), with the outcome `failed`."""
+    """Runs a command. An exit code other than 0 is a result that the model reads, with the outcome `failed`."""
 
     arguments = ShellArguments
     spec = ToolSpec(
@@ -87,6 +93,7 @@ class ShellTool(BuiltinTool[ShellArguments]):
 
 
 def _tool_end(end: ProcessEnd, timeout_seconds: float) -> ToolEnd:
+    """Return the end of the call. A command that did not start is `failed`: its own arguments are the usual cause."""
     match end.outcome:
         case "exited":
             assert end.exit_code is not None

@@ -1,4 +1,8 @@
-"""What the built-in tools share: arguments as a model, a room to act in, refusals and failures as results."""
+"""What the built-in tools have in common: checked arguments, a room to act in, errors as results.
+
+Whatever the model got wrong comes back as a result with the outcome `failed` and a text that says what to do, so that
+it can try again. Only bugs of the executor leave a tool as exceptions.
+"""
 
 import asyncio
 import time
@@ -16,6 +20,8 @@ from services.tool_executor.workspace.skills import SkillUnavailableError
 
 
 class Arguments(BaseModel):
+    """Arguments of a tool. Unknown ones are refused: a model that invents one should hear of it."""
+
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
@@ -23,14 +29,16 @@ ArgumentsT = TypeVar("ArgumentsT", bound=Arguments)
 
 
 class ToolFailedError(Exception):
-    """The tool could not do what was asked, and changed nothing. The text is for the model."""
+    """The tool could not do what was asked, and changed nothing. The model reads the text."""
 
 
 class BuiltinTool(ABC, Generic[ArgumentsT]):
+    """A `ToolRunner` that checks the arguments and opens the room before it acts."""
+
     spec: ToolSpec
     arguments: type[ArgumentsT]
     works_in_cwd = True
-    """Whether it acts in the thread's working directory, which has to be there then, or in the workspace as such."""
+    """Whether it acts in the thread's working directory, which must exist then, or in the workspace as a whole."""
 
     def __init__(self, sandbox: Sandbox) -> None:
         self._sandbox = sandbox
@@ -59,7 +67,7 @@ class BuiltinTool(ABC, Generic[ArgumentsT]):
 
 
 class FileTool(BuiltinTool[ArgumentsT]):
-    """Short work on files, off the event loop."""
+    """A tool with short work on files, which runs in a thread so that the event loop is not blocked."""
 
     @abstractmethod
     def work(self, args: ArgumentsT, room: Room) -> ToolEnd: ...
@@ -75,7 +83,7 @@ def failed(text: str) -> ToolEnd:
 
 
 def schema_of(arguments: type[Arguments]) -> dict[str, JsonValue]:
-    """The JSON Schema without the titles that pydantic writes: each costs tokens and says nothing."""
+    """Return the JSON Schema of the arguments without pydantic's titles, which cost tokens and say nothing."""
     schema = arguments.model_json_schema()
     parts: dict[str, JsonValue] = {"type": "object", "properties": _untitled(schema.get("properties", {}))}
     parts |= {
@@ -86,7 +94,7 @@ def schema_of(arguments: type[Arguments]) -> dict[str, JsonValue]:
 
 
 def _untitled(schema: dict[str, JsonValue]) -> dict[str, JsonValue]:
-    """Of a schema, or of the properties of one. No argument is called `title`."""
+    """Return the schema, or the properties of one, without titles. No argument may be called `title`."""
     return {
         key: _untitled(value) if isinstance(value, dict) else value
         for key, value in schema.items()

@@ -1,8 +1,12 @@
-"""What this executor puts into the catalog: built-in tools and those of MCP servers, under the operator's policy."""
+"""What this executor publishes in the catalog: built-in tools and tools of MCP servers, under the operator's policy.
+
+A tool that cannot be offered is left out with a reason, and the others are offered all the same: one bad schema of a
+server must not cost its other tools.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from pydantic import JsonValue, ValidationError
 
@@ -16,20 +20,23 @@ if TYPE_CHECKING:
     import mcp_types  # half a second at run time, which an executor without MCP servers need not wait for
 
 BUILTIN_SOURCE = "builtin"
-DESCRIPTION_CHARACTERS_MAX = 4_096
-TOOLS_PER_SERVER_MAX = 512
+DESCRIPTION_CHARACTERS_MAX: Final = 4_096
+"""Each description is part of every request to a model; a longer one costs more than it explains."""
+TOOLS_PER_SERVER_MAX: Final = 512
+"""The catalog entry of a source is one record, whose size is limited."""
 
 
 @dataclass(frozen=True, slots=True)
 class McpTools:
-    """A server's tools that can be offered, by the names the model sees, and why others cannot."""
+    """The tools of one server: those that are offered, by the names the model sees, and why others are not."""
 
     entry: CatalogSource
     server_names: Mapping[str, str]
-    """From the name in the catalog to the server's own."""
+    """The server's own name of each tool, by its name in the catalog."""
     left_out: Mapping[str, str]
+    """Why a tool is not offered, by the server's name for it."""
     specs: Mapping[str, ToolSpec]
-    """Of all that can be called: those offered, and those by which the downstreams of others are asked."""
+    """All tools that can be called: those that are offered, and those that only reconcile hooks call."""
 
 
 def builtin_entry(pool: str, specs: Sequence[ToolSpec], policies: Mapping[str, ToolPolicy]) -> CatalogSource:
@@ -80,20 +87,23 @@ def mcp_entry(
 
 
 def under_policy(spec: ToolSpec, policy: ToolPolicy) -> ToolSpec | None:
-    """None where the tool is turned off."""
+    """Return the tool as the operator wants it; None if it is turned off."""
     if not policy.enabled:
         return None
     decided = policy.model_dump(exclude={"enabled", "reconcile"}, exclude_none=True)
     if policy.reconcile is not None:
         decided["reconcile"] = str(policy.reconcile)
-    # A tool that is not the pure one any more, by the operator's word, is not parallel by its own.
+    # Whether a tool may run in parallel follows from its effect, so a policy that changes the effect changes both.
     if policy.parallel is None and policy.effect not in {None, spec.effect}:
         decided["parallel"] = policy.effect == "pure"
     return spec.model_copy(update=decided)
 
 
 def suggested_effect(annotations: "mcp_types.ToolAnnotations | None") -> EffectClass:
-    """What a server says of its tool is a hint; without one, anything may happen."""
+    """Return the effect that a server's hints suggest. Without hints, a tool may do anything.
+
+    The hints come from a foreign program. An operator who does not trust them sets `effect` in the tools file.
+    """
     if annotations is None:
         return "unsafe"
     if annotations.read_only_hint:
@@ -102,7 +112,7 @@ def suggested_effect(annotations: "mcp_types.ToolAnnotations | None") -> EffectC
 
 
 def _spec_of(tool: "mcp_types.Tool", config: McpServerConfig) -> ToolSpec | str:
-    """The tool, or why it cannot be offered."""
+    """Return the tool, or the reason why it cannot be offered."""
     schema = sanitize_json(tool.input_schema)
     if not isinstance(schema, dict):
         return "its input schema is no JSON object"
@@ -124,7 +134,7 @@ def _spec_of(tool: "mcp_types.Tool", config: McpServerConfig) -> ToolSpec | str:
 
 
 def _without(schema: dict[str, JsonValue], bound: Mapping[str, str]) -> dict[str, JsonValue]:
-    """The schema as the model sees it, without the arguments that the executor fills in."""
+    """Return the schema without the arguments that the executor fills in, as the model sees it."""
     properties, required = schema.get("properties"), schema.get("required")
     shown = dict(schema)
     if isinstance(properties, dict):

@@ -1,11 +1,11 @@
-"""Reconcile hooks: how the downstream of a `reconcilable` tool is asked what became of a call.
+"""Reconcile hooks: how the downstream of a `reconcilable` tool is asked about a call.
 
-A hook is a tool of the same executor, or a command. It is given the call's idempotency key and answers one JSON object:
+A hook is a tool of the same executor, or a command. It gets the call's idempotency key and answers one JSON object:
 
     {"status": "done" | "not_done" | "unknown", "result": …, "note": "…"}
 
-It has to read only: it is asked again whenever an answer did not arrive, and by several executors where partitions
-move.
+A hook must only read. It is asked again whenever an answer did not arrive, and by two executors at once when a
+partition moves.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from pydantic import JsonValue
 
@@ -21,15 +21,18 @@ from services.tool_executor.tools import ToolEnd, ToolRequest, ToolRunner
 from services.tool_executor.workspace.process import Command, Warden, run_process
 from services.tool_executor.workspace.sandbox import RefusedError, Sandbox
 
-OUTPUT_BYTES_MAX = 262_144
+OUTPUT_BYTES_MAX: Final = 262_144
+"""Limit on what a command may print. Its answer is the last line, so the whole output has to be at hand."""
 
 
 class HookFailedError(Exception):
-    """It gave no answer; the text says why."""
+    """The hook gave no answer; the text says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
+    """The call that a hook is asked about."""
+
     tenant: str
     thread: str
     call: str
@@ -40,12 +43,12 @@ class Question:
 
 class ReconcileHook(Protocol):
     async def ask(self, question: Question, /) -> object:
-        """What the downstream says, as it says it. Raises HookFailedError; a task that is cancelled stops asking."""
+        """Return the answer as the downstream gave it, unchecked. Raises HookFailedError. Cancelling stops it."""
         ...
 
 
 class ToolHook:
-    """A tool that is called with the key as its argument `idempotency_key`."""
+    """Asks a tool of this executor, with the key as its argument `idempotency_key`."""
 
     def __init__(self, tool: str, tools: ToolRunner) -> None:
         self._tool = tool
@@ -69,8 +72,9 @@ class ToolHook:
 
 
 class CommandHook:
-    """A command that gets the key as its last argument and in the environment, and prints the answer as its last line.
-    It runs as tools do, in the thread's workspace.
+    """Asks a command, which gets the key as its last argument and in its environment.
+
+    It prints the answer as its last line. It runs as tools do, in the thread's workspace and under its profile.
     """
 
     def __init__(
@@ -112,11 +116,11 @@ class CommandHook:
 
 
 def _unheard(_text: str) -> None:
-    """Nobody watches a question."""
+    """Drop live output: nobody watches a question."""
 
 
 def _said(end: ToolEnd) -> object:
-    """The structured answer, or its text as JSON. Servers may wrap a text, as {"result": text}."""
+    """Return the structured answer, or the text parsed as JSON. Servers may wrap a text as {"result": text}."""
     result = end.result
     structured = result.get("structured") if isinstance(result, dict) else None
     if isinstance(structured, dict) and "status" in structured:
@@ -127,7 +131,7 @@ def _said(end: ToolEnd) -> object:
 
 
 def _parsed(text: str) -> object:
-    """The JSON that the text is, or that its last line is, where something was printed before."""
+    """Parse the whole text as JSON, or else its last line. Raises HookFailedError."""
     lines = text.strip().splitlines()
     for candidate in (text, lines[-1] if lines else ""):
         with suppress(ValueError):

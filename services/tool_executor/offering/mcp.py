@@ -1,16 +1,20 @@
 """MCP servers as sources of tools.
 
-Each server has one long-lived task, `McpServer.serve`, that connects, lists the tools, and connects again when the
-server dies: cancel scopes of the SDK must be entered and left in the same task. Calls run in the tasks of their
-callers, on the client that this task holds open.
+Theory of operation. Each server has one long-lived task, `McpServer.serve`. It connects, lists the tools, keeps the
+connection open, and connects again after growing pauses when it is lost. It is one task because cancel scopes of the
+SDK must be entered and left in the same task. Calls run in the tasks of their callers, on the client that this task
+holds open; a call that finds no connection waits a little and is then handed back.
 
-How a call ended, by what was seen of it:
+The outcome of a call depends on what was seen of it, and errs on the side of `lost`:
 
-    the server answered                              succeeded or failed, as it says
-    it was never sent, or the session was gone       not_started: may be tried again
-    the connection ended while it ran                lost
-    it took too long, or was cancelled               the server is told to stop, but an end is not seen: lost, except
-                                                     for a pure tool, of which nothing can be left behind
+    the server answered                          succeeded or failed, as it says
+    it was never sent, or the session was gone   not_started: it may be tried again
+    the connection ended while it ran            lost: it may have had its effect
+    it took too long, or was cancelled           the server is told to stop, but its end is not seen: lost. A pure tool
+                                                 leaves nothing behind, so it is timed_out or cancelled
+
+A server over stdio serves all threads of the executor, so it is not restarted for a single call that hangs. Its death
+is noticed by the end of its standard error, often before the SDK notices that its output has ended.
 """
 
 import asyncio
@@ -20,7 +24,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import cast
+from typing import Final, cast
 
 import anyio
 import mcp_types
@@ -49,14 +53,19 @@ from services.tool_executor.tools import Emit, Outcome, ToolEnd, ToolRequest
 from services.tool_executor.workspace.process import Warden
 from services.tool_executor.workspace.sandbox import RefusedError, Sandbox
 
-LIST_PAGES_MAX = 50
-MEDIA_TYPE_CHARACTERS_MAX = 200
-NAME_CHARACTERS_MAX = 500
-BLOBS_MAX = 100
-"""Of one answer. Each is named by the event of its end, which has a limit."""
-STDERR_WAIT_SECONDS = 0.2
-DEATH_CHECKS = 40
-DEATH_CHECK_SECONDS = 0.05
+LIST_PAGES_MAX: Final = 50
+"""Pages of a server's list of tools. A server whose list never ends must not keep its connection from being used."""
+MEDIA_TYPE_CHARACTERS_MAX: Final = 200
+NAME_CHARACTERS_MAX: Final = 500
+BLOBS_MAX: Final = 100
+"""Images and other blobs of one answer. The event of the call's end names each of them, and its size is limited."""
+STDERR_WAIT_SECONDS: Final = 0.2
+"""How long the last words of a server that died are waited for, as evidence."""
+DEATH_CHECKS: Final = 40
+DEATH_CHECK_SECONDS: Final = 0.05
+"""A server whose standard error has ended is looked at so often, two seconds in all. After that it counts as alive: it
+may merely have closed its standard error.
+"""
 CLIENT = mcp_types.Implementation(name="threadlog", version="1")
 
 log = structlog.get_logger()
@@ -64,10 +73,12 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
+    """How long to wait before a lost server is connected again."""
+
     first_seconds: float = 0.2
     most_seconds: float = 30.0
     steady_seconds: float = 10.0
-    """A connection that lasted this long starts the waiting anew."""
+    """A connection that lasted this long was a good one, so the pauses start again from the first."""
 
 
 @dataclass(slots=True)
@@ -81,7 +92,7 @@ class _Link:
 
 
 class McpServer:
-    """Runs the tools of one server. `on_tools` is told its tools at each connection, and when they change."""
+    """Runs the tools of one server. `on_tools` gets its tools after the first connection and whenever they change."""
 
     def __init__(
         self,
@@ -111,7 +122,7 @@ class McpServer:
         self._linked = asyncio.Event()
 
     async def serve(self) -> None:
-        """Until cancelled."""
+        """Keep the server connected until cancelled."""
         delay = self._backoff.first_seconds
         while True:
             since = time.monotonic()
@@ -126,6 +137,7 @@ class McpServer:
             delay = min(2 * delay, self._backoff.most_seconds)
 
     async def wait_connected(self, seconds: float) -> bool:
+        """Wait for a connection and return whether there is one."""
         with suppress(TimeoutError):
             await asyncio.wait_for(self._linked.wait(), seconds)
         return self._link is not None
@@ -158,7 +170,7 @@ class McpServer:
             stopped = stopping.done()
             stopping.cancel()
             if not asking.done():
-                asking.cancel()  # which tells the server, by the protocol
+                asking.cancel()  # the SDK then sends `notifications/cancelled`
         if not asking.cancelled():
             return asking.result()
         if stopped:
@@ -171,11 +183,11 @@ class McpServer:
     # The connection
 
     async def _connection(self, watched: Watched | None) -> Exception | None:
-        """One connection, and what ended it.
+        """Open one connection, hold it, and return what ended it.
 
-        The SDK winds up a server politely, and a task that is cancelled meanwhile would break that off and leave the
-        server running. So it has a task of its own, which is only ever cancelled by its scope; this one waits for it.
-        Cancelled twice, it kills.
+        The SDK ends a server politely: it closes the input, waits, and then kills. A task that is cancelled meanwhile
+        would break that off and leave the server running. So the connection has a task of its own, which is cancelled
+        only through its scope, while this one waits. If this one is cancelled twice, the server is killed at once.
         """
         scope = anyio.CancelScope()
         cancelled = 0
@@ -205,7 +217,7 @@ class McpServer:
         return TimeoutError() if scope.cancelled_caught else None
 
     async def _hold(self, scope: anyio.CancelScope, watched: Watched | None) -> None:
-        """Returns when the connection is lost; raises what made it fail."""
+        """Return when the connection is lost; raise what made it fail."""
         transport = (
             http_transport(self._config) if watched is None else stdio_transport(self._config, self._warden, watched)
         )
@@ -232,10 +244,11 @@ class McpServer:
             timer.cancel()
 
     def _give_up(self, scope: anyio.CancelScope) -> None:
-        self.problem = _told(TimeoutError())  # said now, since the transport is wound up first, which takes a while
+        self.problem = _told(TimeoutError())  # set now: ending the transport comes first and takes a while
         scope.cancel()
 
     async def _keep(self, link: _Link) -> None:
+        """List the tools again when the server says that they changed, and now and then in case it does not say so."""
         while not link.lost:
             with anyio.move_on_after(self._config.relist_seconds):
                 await link.wake.wait()
@@ -245,7 +258,7 @@ class McpServer:
                     self._offer(await _listed(link.client))
 
     async def _lose_when_dead(self, link: _Link, watched: Watched) -> None:
-        """A server whose standard error ended is dead, or soon will be, or merely closed it."""
+        """Give the connection up if the process of the server is gone after its standard error has ended."""
         await watched.ended.wait()
         for _ in range(DEATH_CHECKS):
             if not watched.alive():
@@ -254,7 +267,7 @@ class McpServer:
             await asyncio.sleep(DEATH_CHECK_SECONDS)
 
     def _lose(self, link: _Link) -> None:
-        """No further call takes it, and the task that holds it lets go."""
+        """Keep further calls from using the connection, and wake the task that holds it, so that it lets go."""
         link.lost = True
         link.wake.set()
         if self._link is link:
@@ -262,6 +275,7 @@ class McpServer:
             self._linked.clear()
 
     def _offer(self, listed: Sequence[mcp_types.Tool]) -> None:
+        """Pass the tools on, unless they are the same as before: every offer is a record in the catalog."""
         tools = mcp_entry(self._pool, self.name, self._config, listed, self._policies)
         if tools == self._tools:
             return
@@ -302,7 +316,7 @@ class McpServer:
                 return ended("lost", text, text)
             return ended("failed", f"The MCP server {self.name} answered with an error: {error.message}")
         except (RuntimeError, ValidationError) as error:
-            # It answered, so it ran; its answer is not what it promised.
+            # It answered, so it ran, but the answer breaks the protocol or its own output schema.
             return ended("failed", f"The MCP server {self.name} gave an answer that does not fit: {error}")
         result, attachments = _result(answer, self._output_bytes_max)
         outcome: Outcome = "failed" if answer.is_error else "succeeded"
@@ -398,7 +412,7 @@ def _result(answer: mcp_types.CallToolResult, bytes_max: int) -> tuple[JsonValue
 
 
 def _blob(encoded: str, media_type: str, name: str, texts: list[str], before: int) -> Attachments:
-    """With a line in its place. `before`: how many there are so far."""
+    """Return a blob as an attachment, and add a line in its place to the texts. `before` counts the earlier ones."""
     shown_type = sanitize_text(media_type)[:MEDIA_TYPE_CHARACTERS_MAX] or UNTYPED
     shown_name = sanitize_text(name)[:NAME_CHARACTERS_MAX]
     if before >= BLOBS_MAX:
@@ -421,7 +435,7 @@ def _same_json(text: str, value: JsonValue) -> bool:
 
 
 def _told(error: BaseException) -> str:
-    """The innermost words of nested groups."""
+    """Return the messages of the innermost errors: the SDK nests them in groups whose own text says nothing."""
     if isinstance(error, BaseExceptionGroup):
         return "; ".join(dict.fromkeys(_told(inner) for inner in error.exceptions))
     if isinstance(error, TimeoutError):

@@ -1,7 +1,11 @@
-"""The SDK's two transports, with what an executor must know about the other side.
+"""The two transports of the SDK, extended by what the executor must know about the other side.
 
-Over stdio: the server's process group, so that it dies with us, and its standard error, whose last lines are evidence
-when it dies. Over HTTP: whether a failed request was sent at all, which the SDK's errors do not tell.
+Over stdio that is the process group of the server, so that it dies with the executor, and its standard error, whose
+last lines are evidence when it dies. The SDK gives access to neither, so the server is started through a shell that
+first prints its own pid, which stays the pid of the server.
+
+Over HTTP it is whether a request that failed had been sent at all. A call that was not sent may be tried again; one
+that was sent may have had its effect. The errors of the SDK do not make this difference.
 """
 
 import asyncio
@@ -10,7 +14,7 @@ import os
 from collections import deque
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from typing import cast
+from typing import Final, cast
 
 import httpx2
 from mcp import StdioServerParameters
@@ -25,13 +29,14 @@ from services.tool_executor.workspace.process import SHELL, Warden, kill_group
 NOT_SENT = -31_001
 """The request never left, or was refused before anything could run."""
 NO_ANSWER = -31_002
-"""The request was sent; what became of it was not seen."""
+"""The request was sent, and its outcome was not seen."""
 SESSION_GONE = -31_003
-"""The server does not know our session any more: it was restarted. The request was not run."""
+"""The server does not know the session: it was restarted. The request did not run."""
 
-STDERR_LINES_KEPT = 20
-STDERR_LINE_BYTES_MAX = 1_000
-HTTP_TIMEOUT_SECONDS = 30.0
+STDERR_LINES_KEPT: Final = 20
+STDERR_LINE_BYTES_MAX: Final = 1_000
+HTTP_TIMEOUT_SECONDS: Final = 30.0
+"""Limit on connecting to a server and on sending a request, each. Reading has none."""
 
 _TELLS_ITS_PID = 'echo "$$" >&2; exec "$@"'
 _SESSION_HEADER = "mcp-session-id"
@@ -40,7 +45,7 @@ Streams = tuple[ReadStream[SessionMessage | Exception], WriteStream[SessionMessa
 
 
 class Watched(asyncio.Protocol):
-    """A server's standard error. Its first line is the pid, which also is its process group."""
+    """The standard error of a server over stdio. Its first line is the pid, which also is its process group."""
 
     def __init__(self, warden: Warden) -> None:
         self._warden = warden
@@ -72,6 +77,7 @@ class Watched(asyncio.Protocol):
         return True
 
     def release(self) -> None:
+        """Kill the server and what it started."""
         if self.group is not None:
             kill_group(self.group)
             self._warden.forget(self.group)
@@ -79,6 +85,7 @@ class Watched(asyncio.Protocol):
 
 @asynccontextmanager
 async def stdio_transport(config: McpServerConfig, warden: Warden, watched: Watched) -> AsyncGenerator[Streams]:
+    """Start the server and yield its streams. The server is dead when the context ends."""
     assert config.command is not None
     await warden.ready()
     parameters = StdioServerParameters(
@@ -103,6 +110,7 @@ async def stdio_transport(config: McpServerConfig, warden: Warden, watched: Watc
 
 @asynccontextmanager
 async def http_transport(config: McpServerConfig) -> AsyncGenerator[Streams]:
+    """Yield streams to a server over HTTP. Opening them does not connect yet."""
     assert config.url is not None
     # No limit on reading: an answer may stream for as long as its call may run, and the call has its own limit.
     limits = httpx2.Timeout(HTTP_TIMEOUT_SECONDS, read=None)
@@ -114,8 +122,9 @@ async def http_transport(config: McpServerConfig) -> AsyncGenerator[Streams]:
 
 
 class HonestTransport(httpx2.AsyncHTTPTransport):
-    """Turns failures of a POST into JSON-RPC errors that say whether it was sent. So each fails its own call, where an
-    exception would end the session and every call in it.
+    """Turns failures of a POST into JSON-RPC errors that say whether it was sent.
+
+    Each failure then ends its own call. An exception would end the session and every call in it.
     """
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
@@ -143,6 +152,7 @@ def _is_json(response: httpx2.Response) -> bool:
 
 
 def _stand_in(request: httpx2.Request, code: int, message: str) -> httpx2.Response:
+    """Return a response that the SDK takes for the error of this one request."""
     error = {"jsonrpc": "2.0", "id": None, "error": {"code": code, "message": message}}
     return httpx2.Response(
         httpx2.codes.SERVICE_UNAVAILABLE,

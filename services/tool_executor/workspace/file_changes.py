@@ -1,19 +1,22 @@
-"""Changes of several files at once: all or nothing, also where the process is killed at any instruction.
+"""Changes of several files at once: all of them or none, even if the process is killed at any instruction.
 
-What is about to happen is written into a journal beside the workspace, out of reach of what runs in it:
+Theory of operation. The plan is written into a journal next to the workspace, out of reach of what runs in it:
 
-    prepare {files}    new contents are written beside their files; the old ones get a second name beside them
+    prepare {files}    new contents are written next to their files; the old contents get a second name there
     apply              new contents take the names of their files, deleted files lose theirs
-    done               the second names go
+    done               the second names are removed
     over               nothing is left to do
 
-A journal that is found at `prepare` or `apply` was left behind by a process that died: everything is put back as it
-was. At `done` only what lies beside is cleared away. Whoever changes files, or enters the workspace, does so first. A
-lock on the journal, which the kernel drops with its process, keeps those who come from taking a live change for a dead
-one.
+A journal that stands at `prepare` or `apply` was left by a process that died: everything is put back as it was. At
+`done` the change counts, and only the second names are removed. Whoever changes files or enters the workspace does this
+first. A lock on the journal keeps a change that is still under way from being taken for a dead one; the kernel drops
+the lock with its process.
 
-A change that is over stays in the journal until the next one, with what its call said of it: the process may die before
-that call's end is in the log, and the call, run again, finds its files as it wants them.
+A change that is over stays in the journal until the next one, with what its call reported. The process may die before
+the call's end is in the log. When the call runs again it finds its files already as it wants them, and repeats that
+report instead of claiming that nothing has changed.
+
+Nothing is synced to disk: the journal protects against the death of the process, not against a power failure.
 """
 
 import contextlib
@@ -27,6 +30,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from pydantic import JsonValue
 
@@ -35,19 +39,21 @@ from services.chassis.clock import draw_id
 NEW_SUFFIX = ".threadlog-new"
 OLD_SUFFIX = ".threadlog-old"
 MODE_DEFAULT = 0o644
-LOCK_SECONDS = 5.0
-LOCK_LOOK_SECONDS = 0.02
+LOCK_SECONDS: Final = 5.0
+"""How long a change waits for another one of the same thread. Changes take milliseconds, so longer is a fault."""
+LOCK_LOOK_SECONDS: Final = 0.02
+"""The pause between two tries for the lock: waiting for it in the kernel could not be limited."""
 OVER = "over"
 _OVER_LINE = b"\nover\n"
 
 
 class FileBusyError(Exception):
-    """Another call changes files of the workspace, or the file is no longer what was looked at. Nothing was changed."""
+    """Another call changes files of the workspace, or a file has changed since it was read. Nothing was changed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A file as it was read."""
+    """A file as it was read. The signature shows whether it was changed since."""
 
     content: bytes
     mode: int
@@ -56,15 +62,17 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
+    """What a file should become."""
+
     content: bytes | None
-    """None: no such file."""
+    """None: the file is deleted."""
     mode: int | None = None
-    """None: as it is, or 0644."""
+    """None: the mode that the file has, or 0644 for a new one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What a call says of its changes, to be found by the same call when it runs again."""
+    """What a call reports about its changes, kept for the same call if it runs again."""
 
     key: str = ""
     changes: tuple[dict[str, JsonValue], ...] = ()
@@ -74,13 +82,13 @@ class Said:
 class _Entry:
     path: Path
     beside: str
-    """What its other names begin with. Not its own name, which may be as long as a name can be; and drawn, so that
-    nothing that a command has left can be in the way.
+    """What its second names begin with. It is drawn, so that nothing that a command has left can be in the way, and it
+    does not contain the file's own name, which may be as long as a name can be.
     """
     had: bool
     wants: bool
     made: tuple[str, ...]
-    """Directories that are made for it, the outermost first."""
+    """Directories that are created for it, the outermost first."""
 
     @property
     def new(self) -> Path:
@@ -99,13 +107,14 @@ class _Journal:
 
 
 def journal_of(workspace: Path) -> Path:
-    """No thread is named like it: names do not begin with a dot."""
+    """Return the journal of the workspace. No thread can have this name, since names do not begin with a dot."""
     return workspace.with_name(f".{workspace.name}.changes")
 
 
 def recover(workspace: Path) -> None:
-    """Put back what a process that died has left half done. One look at a file where there is nothing. Raises OSError
-    where that cannot be done; then it is tried again by whoever comes next.
+    """Put back what a process that died has left half done. In the usual case this reads a few bytes.
+
+    Raises OSError if it cannot be put back; whoever comes next tries again. A change that is under way is left alone.
     """
     journal = journal_of(workspace)
     if _is_over(journal):
@@ -115,7 +124,7 @@ def recover(workspace: Path) -> None:
 
 
 def said_before(workspace: Path, key: str) -> tuple[dict[str, JsonValue], ...]:
-    """By a run of the same call that came to its end, where no other change came after it."""
+    """Return the changes that an earlier run of the same call has completed, unless another change came after it."""
     journal = journal_of(workspace)
     if not journal.exists():
         return ()
@@ -125,7 +134,7 @@ def said_before(workspace: Path, key: str) -> tuple[dict[str, JsonValue], ...]:
 
 
 def look(path: Path) -> Found | None:
-    """None where there is no such file. Raises OSError for what is no regular file."""
+    """Read the file; return None if there is none. Raises OSError for anything that is not a regular file."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except FileNotFoundError:
@@ -156,7 +165,10 @@ def size_of(path: Path) -> int:
 def apply(
     workspace: Path, wanted: Mapping[Path, Wanted], found: Mapping[Path, Found | None], said: Said = Said()
 ) -> None:
-    """Raises OSError, or FileBusyError where a file is not as it was found; then nothing has changed."""
+    """Make all the changes, or none.
+
+    Raises FileBusyError if a file is not as it was found, and OSError if the disk refuses; nothing has changed then.
+    """
     with _locked(journal_of(workspace), LOCK_SECONDS) as descriptor:
         _recover(descriptor)
         for path, before in found.items():
@@ -232,7 +244,7 @@ def _recover(descriptor: int) -> None:
 
 
 def _put_back(entry: _Entry) -> None:
-    """Harmless when repeated: what was put back has no second name any more."""
+    """Put the old file back. This may be repeated: a file that was put back has no second name any more."""
     if not entry.had:
         if not entry.new.exists():
             entry.path.unlink(missing_ok=True)
@@ -254,8 +266,10 @@ def _write(descriptor: int, line: str) -> None:
 
 
 def _read(descriptor: int) -> _Journal:
-    """What the last whole line says; a torn first line was written before anything was done. The place to write is then
-    behind that line. Raises OSError for what is no journal.
+    """Return the state that the last complete line names, and leave the write position behind that line.
+
+    A line without its end was cut off by the death of its process. If it is the first, nothing had been done yet.
+    Raises OSError if the file is not a journal.
     """
     os.lseek(descriptor, 0, os.SEEK_SET)
     with os.fdopen(os.dup(descriptor), "rb") as file:
@@ -273,7 +287,7 @@ def _read(descriptor: int) -> _Journal:
 
 
 def _is_over(journal: Path) -> bool:
-    """Or there was no change so far."""
+    """Return whether the last change is over, or there was none. It reads the end of the file only."""
     try:
         with journal.open("rb") as file:
             size = file.seek(0, os.SEEK_END)
@@ -285,7 +299,7 @@ def _is_over(journal: Path) -> bool:
 
 @contextlib.contextmanager
 def _locked(journal: Path, seconds: float) -> Iterator[int]:
-    """Raises FileBusyError where somebody holds it for longer."""
+    """Hold the lock of the journal. Raises FileBusyError if another holds it for longer than `seconds`."""
     descriptor = os.open(journal, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         deadline = time.monotonic() + seconds

@@ -1,4 +1,9 @@
-"""File history: what a file held, and what it is to hold, is in the artifact store before the file changes."""
+"""Changes files and keeps their history: old and new contents are in the artifact store before a file changes.
+
+The order is: read the files, store the contents, then change all files at once. If the store fails, no file changes,
+because a change that cannot be shown or undone is worse than a failed call. If the process dies after the store, only
+unnamed artifacts are left. If it dies after the change, the journal of `file_changes` remembers what the call changed.
+"""
 
 import asyncio
 from collections.abc import Mapping
@@ -23,19 +28,21 @@ log = structlog.get_logger()
 
 
 class NotChangedError(Exception):
-    """Nothing was changed. The text is for the model."""
+    """No file was changed. The model reads the text."""
 
 
 @dataclass(slots=True)
 class _Change:
+    """What is to be done, as found by one look at the files."""
+
     wanted: dict[Path, Wanted] = field(default_factory=dict)
-    """Of the files that are not so already."""
+    """The files that are not yet as wanted."""
     found: dict[Path, Found | None] = field(default_factory=dict)
     contents: dict[str, bytes] = field(default_factory=dict)
-    """By hash, of before and after."""
+    """Contents to store, old and new, by hash."""
     changes: list[dict[str, JsonValue]] = field(default_factory=list)
     before: list[dict[str, JsonValue]] = field(default_factory=list)
-    """What an earlier run of the same call changed, and nobody since: its end was not recorded."""
+    """Changes of an earlier run of the same call whose end was not recorded, if nothing was changed since."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +61,10 @@ class FileHistory:
         expected: Mapping[Path, str | None] | None = None,
         key: str = "",
     ) -> list[dict[str, JsonValue]]:
-        """All or nothing. `expected`: the sha256 that files have to have now. `key`: of the call, the same when it runs
-        again. Returns what changed, as `tool_call.finished` names it. Raises NotChangedError, OSError.
+        """Change all the files, or none, and return the changes in the form of `tool_call.finished`.
+
+        `expected` names the sha256 that a file must have now; None means that it must not exist. `key` is the call's
+        idempotency key, the same when it runs again. Raises NotChangedError and OSError.
         """
         try:
             change = await asyncio.to_thread(_look, room, wanted, expected or {}, key, self.bytes_max)
@@ -68,7 +77,7 @@ class FileHistory:
         return changes
 
     async def _keep(self, tenant: str, change: _Change) -> list[dict[str, JsonValue]]:
-        """Those of the changes before whose contents are still there."""
+        """Store the contents, and return the earlier changes whose contents are still in the store."""
         try:
             async with asyncio.timeout(self.seconds):
                 for sha256, content in change.contents.items():
@@ -89,7 +98,7 @@ class FileHistory:
 def _look(
     room: Room, wanted: Mapping[Path, Wanted], expected: Mapping[Path, str | None], key: str, bytes_max: int
 ) -> _Change:
-    """Raises NotChangedError, with all files that are not as expected."""
+    """Compare the files with what is wanted. Raises NotChangedError, naming every file that is not as expected."""
     change = _Change()
     problems: list[str] = []
     size = 0
@@ -125,7 +134,7 @@ def _look(
 
 
 def _named(room: Room, path: Path) -> str:
-    """As records name it."""
+    """Return the name of the file in records. Raises NotChangedError if it is not UTF-8."""
     named = room.relative(path)
     try:
         named.encode()
@@ -168,6 +177,6 @@ def _change(named: str, want: Wanted, found: Found | None) -> dict[str, JsonValu
         "path": named,
         "before": _hash_of(found),
         "after": None if want.content is None else sha256_of(want.content),
-        # Of a deleted file the one that it had, to give it back.
+        # A deleted file keeps its mode here, so that restoring it can give it back.
         "mode": found.mode if found is not None and want.content is None else file_changes.mode_of(want, found),
     }

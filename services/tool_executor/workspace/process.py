@@ -1,12 +1,22 @@
 """Child processes of tools, which never outlive their executor.
 
-Each child leads a process group of its own, so that a signal reaches all that it started. The executor may die without
-a chance to kill anything (SIGKILL, out of memory), so a *warden* does it: one small shell per executor that is told
-each group over a pipe, and kills those that are left when the pipe closes. The kernel's PR_SET_PDEATHSIG would reach
-the direct child alone, not what that child started, and setting it needs Python code between fork and exec.
+Theory of operation. A tool's process that outlives its executor could still change things after the call was declared
+lost and ran elsewhere. So every process must be dead once its executor is.
 
-A child waits for one line on its standard input before it becomes the command, and gets it once the warden knows its
-group. So there is no moment in which the executor can die and leave a command running.
+- Each child leads a process group of its own, so that one signal reaches everything that it started.
+- The executor may die without a chance to kill anything (SIGKILL, out of memory). A *warden* does it then: one small
+  shell per executor, which is told each group over a pipe. The kernel closes the pipe when the executor dies, however
+  it dies, and the warden kills the groups that are left. It ignores the signals that people send to whole sessions.
+- Between the start of a child and the moment in which the warden knows it, the executor may die, too. So the child
+  first waits for one line on its standard input, and gets it only once the warden has been told. If the executor dies
+  before that, the child reads the end of its input and ends without running the command.
+
+What a child moves into another process group or session is out of reach; only a sandbox with its own process namespace
+stops that (`workspace.sandbox`). The kernel's PR_SET_PDEATHSIG is no alternative: it reaches the direct child alone,
+and setting it needs Python code between fork and exec.
+
+When a command ends by itself, what it has left running in its group is killed as well. Its output is read for a moment
+longer, since bytes may still be in the pipe.
 """
 
 import asyncio
@@ -17,18 +27,20 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 import structlog
 
 from services.tool_executor.attachments import Spool
 from services.tool_executor.output import INLINE_BYTES_MAX, Cut, HeadTail, LiveText
 
-SHELL = "/bin/bash"
-LIVE_BYTES_MAX = 262_144
-READ_BYTES_MAX = 65_536
-KILLED_WAIT_SECONDS = 5.0
-DRAIN_SECONDS = 0.25
+SHELL: Final = "/bin/bash"
+LIVE_BYTES_MAX: Final = 262_144
+"""How much of one command's output watchers see live. The progress topic is for people, who read no more of it."""
+KILLED_WAIT_SECONDS: Final = 5.0
+"""How long a process may take to vanish after SIGKILL. One that is stuck in the kernel is reported and left behind."""
+DRAIN_SECONDS: Final = 0.25
+"""How long the output is still read after the end. A process that left the group may hold the pipe open for ever."""
 
 _WARDEN = """
 trap '' INT TERM HUP QUIT
@@ -44,7 +56,10 @@ log = structlog.get_logger()
 
 
 class Warden:
-    """Starts when it is first needed, and again if it should be killed; it then learns all groups anew."""
+    """The process that kills the groups that are left when the executor dies.
+
+    It starts when it is first needed, and again if somebody kills it; a new one is told all groups that are alive.
+    """
 
     def __init__(self) -> None:
         self._process: asyncio.subprocess.Process | None = None
@@ -52,7 +67,7 @@ class Warden:
         self._starting = asyncio.Lock()
 
     async def ready(self) -> None:
-        """Before each start of what shall be watched."""
+        """Make sure that the warden runs. Await this before each start of a process that it shall watch."""
         if self._alive():
             return
         async with self._starting:
@@ -64,11 +79,12 @@ class Warden:
         self._tell(f"+ {group}\n")
 
     def forget(self, group: int) -> None:
+        """Stop watching a group that is dead. Its number may be used again by a process that is none of ours."""
         self._groups.discard(group)
         self._tell(f"- {group}\n")
 
     async def close(self) -> None:
-        """What is still watched is killed."""
+        """End the warden, which kills the groups that are still watched."""
         process, self._process = self._process, None
         if process is None or process.stdin is None:
             return
@@ -105,6 +121,8 @@ ProcessOutcome: TypeAlias = Literal["exited", "timed_out", "cancelled", "not_spa
 
 @dataclass(frozen=True, slots=True)
 class Command:
+    """A program to run, where, and within which limits."""
+
     argv: Sequence[str]
     cwd: Path
     environment: Mapping[str, str]
@@ -123,18 +141,22 @@ class Command:
 class ProcessEnd:
     outcome: ProcessOutcome
     exit_code: int | None
-    """Negative: the signal that ended it."""
+    """None if it did not start or is still there; a negative number is the signal that ended it."""
     output: Cut
-    """Standard output and standard error, as they came."""
+    """Standard output and standard error together, in the order in which they came."""
     whole: Spool | None
-    """All of it, where that is more than was asked for inline."""
+    """The whole output, if it is more than the result shows. The caller closes it."""
     seconds: float
 
 
 async def run_process(
     command: Command, warden: Warden, emit: Callable[[str], None], cancelled: asyncio.Event
 ) -> ProcessEnd:
-    """Run it to its end, its timeout, or `cancelled`; when this returns or is cancelled, its process group is gone."""
+    """Run the command to its end, its timeout, or until `cancelled` is set.
+
+    When this returns, or is itself cancelled, the process group has been killed. A command that cannot be started is
+    an outcome (`not_spawned`), not an exception.
+    """
     started = time.monotonic()
     output = _Output(command, emit)
     reading, writing = os.pipe()
@@ -191,11 +213,13 @@ async def _run(
 
 
 def kill_group(group: int, sent: signal.Signals = signal.SIGKILL) -> None:
+    """Signal every process of the group; do nothing if there is none."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(group, sent)
 
 
 def _let_go(process: asyncio.subprocess.Process) -> None:
+    """Let the child become the command. It may be dead already, which its end will show."""
     assert process.stdin is not None
     with suppress(OSError, RuntimeError):
         process.stdin.write(b"go\n")
@@ -217,6 +241,7 @@ async def _wait(
 
 
 async def _terminate(process: asyncio.subprocess.Process, grace_seconds: float) -> None:
+    """Ask the group to end, and kill it after the grace time."""
     kill_group(process.pid, signal.SIGTERM)
     with suppress(TimeoutError):
         await asyncio.wait_for(process.wait(), grace_seconds)
@@ -228,6 +253,8 @@ async def _terminate(process: asyncio.subprocess.Process, grace_seconds: float) 
 
 
 class _Output(asyncio.Protocol):
+    """Receives the output: head and tail for the result, all of it for the store, the beginning for watchers."""
+
     def __init__(self, command: Command, emit: Callable[[str], None]) -> None:
         self.buffer = HeadTail(command.output_bytes_max)
         self.whole: Spool | None = None
@@ -239,6 +266,7 @@ class _Output(asyncio.Protocol):
         self._emit = emit
 
     def data_received(self, data: bytes) -> None:
+        # A temporary file is opened only for output that the result cannot show.
         if self.whole is None and self.buffer.bytes_seen + len(data) > self._inline_max:
             self.whole = Spool(self._kept_max)
             self.whole.add(self.buffer.head())

@@ -1,9 +1,19 @@
-"""Where a tool may act: one workspace per tenant and thread below a root, a scrubbed environment, a permission profile.
+"""Where a tool may act: one workspace per tenant and thread, a reduced environment, a permission profile.
 
-`read-only` and `workspace-write` are enforced by bubblewrap where it works: the machine is read-only, other workspaces
-are not there, processes have their own namespace. Without it, the built-in file tools keep to the profile by
-themselves, and a shell under `workspace-write` merely starts in its workspace; an operator who requires enforcement has
-such calls refused, and a shell under `read-only` is refused in any case, since nothing would hold it.
+Theory of operation. Every request enters the sandbox and gets a `Room`: its workspace, its working directory, and the
+profile under which it acts. There are two kinds of tools, and two ways to hold them.
+
+- Built-in file tools run inside the executor. They resolve every path through their room, which follows symbolic links
+  first and then refuses what lies outside of the workspace, and they ask the room before they write.
+- Commands can do whatever the operating system lets them, so only bubblewrap can hold them. Under `read-only` and
+  `workspace-write` the machine is mounted read-only, other workspaces are not visible, and processes have a namespace
+  of their own. Under `full`, nothing is enforced.
+
+bubblewrap is missing or not permitted on many machines. What happens then is the operator's choice (`enforcement`):
+`where-present` starts a command under `workspace-write` in its workspace, unenforced; `required` refuses it. A command
+under `read-only` is refused in either case, because nothing would keep it from writing. `off` never uses bubblewrap.
+
+The executor's environment holds credentials, so a tool sees named variables of it only.
 """
 
 import os
@@ -12,7 +22,7 @@ import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, TypeAlias, get_args
+from typing import Final, Literal, TypeAlias, get_args
 
 from pydantic import JsonValue
 
@@ -25,34 +35,38 @@ Enforcement: TypeAlias = Literal["where-present", "required", "off"]
 
 IDEMPOTENCY_KEY_VARIABLE = "THREADLOG_IDEMPOTENCY_KEY"
 VARIABLES_DEFAULT = ("PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TERM", "SSL_CERT_FILE", "SSL_CERT_DIR")
-PROBE_SECONDS = 5.0
+PROBE_SECONDS: Final = 5.0
+"""How long the trial run of bubblewrap may take when the executor starts."""
 
 _WIDTH: dict[PermissionProfile, int] = {"read-only": 0, "workspace-write": 1, "full": 2}
 
 
 class RefusedError(Exception):
-    """The request asks for what it may not have. The text is for the model, too."""
+    """The request asks for something that it may not have. The model reads the text."""
 
 
 @dataclass(frozen=True, slots=True)
 class SandboxPolicy:
+    """What the operator allows to every thread of this executor."""
+
     root: Path
+    """Folder of all workspaces."""
     enforcement: Enforcement = "where-present"
     profile_default: PermissionProfile = "workspace-write"
     profile_widest: PermissionProfile = "full"
     network: bool = True
     """Whether sandboxed processes reach the network."""
     variables: tuple[str, ...] = VARIABLES_DEFAULT
-    """Of the executor's environment, what every tool sees."""
+    """Variables of the executor's environment that every tool sees."""
     variables_on_request: tuple[str, ...] = ()
-    """What a thread's configuration may ask for beyond these."""
+    """Further variables, which a thread's configuration may ask for."""
     bubblewrap: Path | None = None
-    """None: not there, or it does not work here."""
+    """Path of the program. None if it is missing or does not work here."""
 
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """One request's place: its workspace, and what it may do there."""
+    """The place of one request: its workspace, and what it may do there."""
 
     policy: SandboxPolicy
     workspace: Path
@@ -61,7 +75,11 @@ class Room:
     variables: Mapping[str, str]
 
     def resolve(self, path: str) -> Path:
-        """The file meant, symbolic links followed, which lies inside the workspace; relative paths start at cwd."""
+        """Return the file that is meant, with symbolic links followed. Relative paths start at the working directory.
+
+        Raises RefusedError if it lies outside of the workspace. The answer holds for this moment: a command that runs
+        at the same time may move links, which is why changes open files without following them.
+        """
         if "\x00" in path or not path:
             raise RefusedError(f"{path!r} is not a path.")
         try:
@@ -76,7 +94,7 @@ class Room:
         return resolved
 
     def moved(self, cwd: str) -> "Room":
-        """The same room with another working directory in it."""
+        """Return the same room with another working directory. Raises RefusedError if there is no such directory."""
         directory = self.resolve(cwd)
         if not directory.is_dir():
             raise RefusedError(f"The working directory {cwd!r} is not a directory of the workspace.")
@@ -90,12 +108,13 @@ class Room:
             raise RefusedError("This thread's permission profile is read-only: files cannot be changed.")
 
     def require_own(self, paths: Iterable[Path]) -> None:
-        """What skills have brought is not the thread's to change."""
+        """Refuse paths below the folder of skills, which a thread does not own."""
         for path in paths:
             if path.is_relative_to(self.workspace / FOLDER):
                 raise RefusedError(f"{self.relative(path)} belongs to a skill, which is read-only. Copy it elsewhere.")
 
     def environment(self, idempotency_key: str) -> dict[str, str]:
+        """Return the environment of a command. It names the call's key, for downstreams that can deduplicate."""
         return {
             **self.variables,
             "HOME": str(self.workspace),
@@ -104,7 +123,7 @@ class Room:
         }
 
     def wrap(self, argv: Sequence[str]) -> list[str]:
-        """The command under its profile; raises RefusedError where the profile cannot be enforced but must be."""
+        """Return the command under its profile. Raises RefusedError if the profile must be enforced and cannot be."""
         policy = self.policy
         if self.profile == "full" or (policy.enforcement == "off" and self.profile != "read-only"):
             return list(argv)
@@ -124,19 +143,25 @@ class Room:
         workspace = str(self.workspace)
         options = ["--die-with-parent", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--ro-bind", "/", "/"]
         options += ["--dev", "/dev", "--proc", "/proc", "--tmpfs", "/tmp"]  # noqa: S108  # the sandbox's own /tmp
-        # The root hides every other workspace; this one is put back.
+        # An empty folder in place of the root hides every other workspace; this one is mounted back into it.
         options += ["--tmpfs", str(self.policy.root), bind, workspace, workspace, "--chdir", str(self.cwd)]
         return options if self.policy.network else ["--unshare-net", *options]
 
 
 class Sandbox:
+    """Opens rooms for requests, under one policy."""
+
     def __init__(self, policy: SandboxPolicy, environ: Mapping[str, str], skills: SkillFolders | None = None) -> None:
         self._policy = policy
         self._environ = environ
         self.skills = skills
 
     def enter(self, tenant: str, thread: str, environment: Mapping[str, JsonValue]) -> Room:
-        """Makes the workspace where there is none yet. Raises RefusedError for what a thread may not have."""
+        """Open the thread's room, and create its workspace if there is none yet.
+
+        A change of files that an executor left half done is put back first, so that no tool sees it. Raises
+        RefusedError for anything that the thread may not have.
+        """
         if not is_name(tenant) or not is_name(thread):
             raise RefusedError(f"{tenant!r}/{thread!r} names no thread.")
         profile = self._profile(environment.get("profile", environment.get("permission_profile")))
@@ -170,7 +195,7 @@ class Sandbox:
 
 
 def find_bubblewrap() -> Path | None:
-    """Where it is, if it also works: in many containers it may not make namespaces."""
+    """Return the path of bubblewrap if it works. Many containers have it and do not let it create namespaces."""
     found = shutil.which("bwrap")
     if found is None:
         return None

@@ -1,7 +1,11 @@
 """Skills in a thread's workspace: `.skills/<name>/<version>-<hash>`, read-only, restored from the artifact store.
 
-A folder is there whole or not at all: it is written beside its place and put there by one rename. So a call may find it
-there whoever restored it, and an executor that never saw the thread restores it before the thread's next call.
+A folder is complete or absent: it is written under another name and moved to its place by one rename. So a call can
+rely on a folder that it finds, whoever restored it and whether or not that process died. An executor that has never
+seen the thread restores its skills before the thread's next call.
+
+Nothing in the workspace is trusted, because commands can change it. Each part of a path is opened relative to the one
+before, without following links, so that a link cannot lead the executor to write elsewhere.
 """
 
 import asyncio
@@ -24,11 +28,13 @@ log = structlog.get_logger()
 
 FOLDER: Final = ".skills"
 HASH_CHARACTERS: Final = 12
+"""Enough to tell versions of one skill apart, and short enough for a path that a model repeats."""
 REFUSED_REMEMBERED_MAX: Final = 10_000
+"""Bounds the memory for skills that were refused; beyond it they are fetched and refused again."""
 
 
 class SkillUnavailableError(Exception):
-    """It cannot be restored now. The text is for the model."""
+    """The skill cannot be restored now. The model reads the text."""
 
 
 class SkillFolders:
@@ -37,11 +43,15 @@ class SkillFolders:
         self._limits = limits
         self._seconds = seconds
         self._refused: dict[tuple[str, str], str] = {}
-        """Why, by tenant and hash: what is no skill is fetched once."""
+        """The reason, by tenant and hash: a hash names the same content for ever, so it is fetched once."""
         self._restoring: dict[Path, asyncio.Lock] = {}
 
     async def restore(self, tenant: str, workspace: Path, skills: Mapping[str, LoadedSkill]) -> None:
-        """All that can be. Raises SkillUnavailableError where the store does not answer."""
+        """Restore the thread's skills as far as possible.
+
+        A skill that is refused is logged and left out: a call must not fail for a skill that it may not need. Raises
+        SkillUnavailableError if the store does not answer, since the skill may be needed and will be there later.
+        """
         for name, skill in skills.items():
             if folder_of(workspace, name, skill).is_dir():
                 continue
@@ -51,8 +61,9 @@ class SkillFolders:
                 log.warning("skill_refused", tenant=tenant, skill=name, version=skill.version, error=str(error))
 
     async def load(self, tenant: str, workspace: Path, name: str, skill: LoadedSkill) -> Mapping[str, SkillFile]:
-        """Its files, as the store has them: what a tool made of the folder is not looked at. Raises SkillRefusedError,
-        SkillUnavailableError.
+        """Restore one skill and return its files as the store has them, whatever a tool did to the folder.
+
+        Raises SkillRefusedError and SkillUnavailableError.
         """
         files = await self._files(tenant, name, skill)
         folder = folder_of(workspace, name, skill)
@@ -100,8 +111,10 @@ def seen_from(cwd: Path, folder: Path) -> str:
 
 
 def _put(files: Mapping[str, SkillFile], workspace: Path, name: str, called: str) -> None:
-    """As it is whole, by one rename. Whoever was faster has put the same there. What a tool left in the way, such as a
-    link that leads out of the workspace, is never followed. Raises OSError.
+    """Write the folder under another name and rename it. Raises OSError.
+
+    If another process was faster, it has put the same content there. Anything else in the way, such as a link that
+    leads out of the workspace, is an error and is not followed.
     """
     with contextlib.ExitStack() as stack:
         parent = _entered(str(workspace), None, stack)
