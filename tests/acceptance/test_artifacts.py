@@ -161,7 +161,7 @@ async def test_a_restore_over_a_file_that_somebody_changed_is_refused_with_a_lis
     assert finished["outcome"] == "failed"
     assert f"a.txt has the sha256 {sha256_of(b'by hand')}" in finished["result"]["content"][0]["text"]
     [ended] = applied(facts, "turn.ended")
-    assert (ended["outcome"], ended["reason"]) == ("failed", "the call came to: failed")
+    assert (ended["outcome"], ended["reason"]) == ("failed", "the requested call did not succeed: failed")
     assert path.read_text() == "by hand"
 
 

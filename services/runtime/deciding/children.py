@@ -255,7 +255,7 @@ def why_refused(state: ThreadState, turn: Turn, call: Call, limits: Limits, worl
     unknown = [str(name) for name in tools if name not in offered] if isinstance(tools, list) else []
     if unknown:
         return "policy:arguments", (
-            f"A child can be given tools that you have; {', '.join(unknown)[:300]} are none of them."
+            f"A child can only use tools that you have; you do not have: {', '.join(unknown)[:300]}."
         )
     return None
 
@@ -386,7 +386,7 @@ def child_end(outcome: TurnOutcome | None, reason: str | None, text: str) -> Chi
     ended = outcomes.get(outcome, "cancelled")
     if ended == "succeeded":
         return ChildEnd(ended, text)
-    why = f"The child thread {_ENDINGS[ended]}: {reason or outcome or 'for no reason given'}."
+    why = f"The child thread {_ENDINGS[ended]}: {reason or outcome or 'no reason is given'}."
     return ChildEnd(ended, f"{why} Its last answer was: {text}" if text else why)
 
 

@@ -42,4 +42,4 @@ def end(turn: Turn, calls: Sequence[Call], world: World) -> Append:
     outcome = next((call.outcome for call in calls), None)
     if outcome == "succeeded":
         return end_turn(turn, (), "completed", None, world)
-    return end_turn(turn, (), "failed", f"the call came to: {outcome or 'nothing'}", world)
+    return end_turn(turn, (), "failed", f"the requested call did not succeed: {outcome or 'it never ran'}", world)

@@ -52,7 +52,7 @@ UPDATE_PLAN: Final = ToolSpec(
     description=(
         "Propose a plan, or another version of it: tasks that depend on each other. Where a person has to approve it,"
         " this waits for the answer. Each task then runs as a thread of its own, once those that it depends on have"
-        " succeeded; it sees its title, its instructions and what those came to, and nothing of this conversation or"
+        " succeeded; it sees its title, its instructions and their results, and nothing of this conversation or"
         " its workspace. The result says what became of every task. Tasks that a new version names again by their id go"
         " on, or begin anew where they had failed; those that it leaves out are stopped."
     ),
@@ -351,7 +351,7 @@ def task_text(plan: PlanState, task: Task) -> str:
     bytes_max = min(children.TASK_RESULT_BYTES_MAX, TOLD_BYTES_MAX // max(1, len(before)))
     told = [f"{standing.task.id} ({standing.task.title}): {_result(standing, bytes_max)}" for standing in before]
     if told:
-        parts.append("\n\n".join(["What the tasks before it came to:", *told]))
+        parts.append("\n\n".join(["Results of the tasks before it:", *told]))
     return "\n\n".join(parts)
 
 
@@ -363,7 +363,7 @@ def why_refused(state: ThreadState, _turn: Turn, call: Call, limits: Limits, _wo
     tasks = _tasks(call.args)
     problem = tasks if isinstance(tasks, str) else graph.graph_problem(tasks)
     if isinstance(tasks, str) or problem is not None:
-        return "policy:arguments", f"This is no plan: {problem}."
+        return "policy:arguments", f"This is not a plan: {problem}."
     beyond = why_beyond(state, tasks, limits)
     return None if beyond is None else ("policy:limits", f"{beyond[0].upper()}{beyond[1:]}. Work on it yourself.")
 
@@ -404,7 +404,7 @@ def _propose(plan: PlanState, turn: Turn, call: Call) -> Append:
     tasks = _tasks(call.args)
     problem = tasks if isinstance(tasks, str) else graph.graph_problem(tasks)
     if isinstance(tasks, str) or problem is not None:
-        return _finished(call, "failed", f"This is no plan: {problem}. Nothing was proposed.")
+        return _finished(call, "failed", f"This is not a plan: {problem}. Nothing was proposed.")
     return Append(PlanProposed(plan_version=plan.last_version + 1, tasks=tasks, call=call.call))
 
 
@@ -445,7 +445,7 @@ def _result(standing: TaskState, bytes_max: int) -> str:
 
 def _text(result: JsonValue) -> str:
     if result is None:
-        return "nothing was said of it"
+        return "no result was reported"
     return result if isinstance(result, str) else canonical_json(result).decode()
 
 

@@ -39,7 +39,7 @@ def _part(item: TranscriptItem) -> str | None:
         case "summary":
             return text_of_summary(item)
         case _:
-            return f"{item.get('tool')} came to {item.get('outcome')}: {text_of_content(item.get('content'))}"
+            return f"{item.get('tool')} returned ({item.get('outcome')}): {text_of_content(item.get('content'))}"
 
 
 def _shared_length(lengths: Sequence[int], room: int) -> int:

@@ -128,7 +128,7 @@ async def test_a_plan_runs_to_its_end() -> None:
             {
                 "id": "b",
                 "status": "succeeded",
-                "result": "heard: b\n\nWhat the tasks before it came to:\n\na (a): heard: a",
+                "result": "heard: b\n\nResults of the tasks before it:\n\na (a): heard: a",
             },
             {"id": "c", "status": "succeeded", "result": "heard: c"},
         ]

@@ -136,8 +136,8 @@ def test_it_is_approved_and_dispatched_as_any_other() -> None:
         ({}, {"limits": OwnLimits(children_per_turn=0)}, {}, "may begin 0 child threads"),
         ({}, {"limits": OwnLimits(turn_tokens=110)}, {}, "no tokens left"),
         ({}, {}, {"turn_tokens": 100}, "no tokens left"),
-        ({"tools": ["read", "rm", "dd"]}, {}, {}, "rm, dd are none of them"),
-        ({"tools": ["shell"]}, {"tools": ("read", "spawn_thread")}, {}, "shell are none of them"),
+        ({"tools": ["read", "rm", "dd"]}, {}, {}, "you do not have: rm, dd."),
+        ({"tools": ["shell"]}, {"tools": ("read", "spawn_thread")}, {}, "you do not have: shell."),
     ],
 )
 def test_what_is_beyond_a_limit_is_denied_with_the_reason(
@@ -415,7 +415,7 @@ def test_an_end_without_success_says_why(outcome: Any, told: str, says: str) -> 
 
 def test_it_says_so_where_there_is_no_reason() -> None:
     assert children.child_end("aborted", None, "").text == "The child thread was cancelled: aborted."
-    assert children.child_end(None, None, "").text == "The child thread was cancelled: for no reason given."
+    assert children.child_end(None, None, "").text == "The child thread was cancelled: no reason is given."
 
 
 def test_a_task_that_was_withdrawn_has_ended() -> None:

@@ -86,7 +86,7 @@ def test_a_call_that_fails_fails_the_turn(history: History, outcome: str) -> Non
     history.apply(claimed(history.call(CALL)))
     history.apply(finished(history.call(CALL), outcome=outcome))
     ended = appended(history, TurnEnded, catalog=CATALOG)
-    assert (ended.outcome, ended.reason) == ("failed", f"the call came to: {outcome}")
+    assert (ended.outcome, ended.reason) == ("failed", f"the requested call did not succeed: {outcome}")
 
 
 def test_a_tool_that_is_not_there_is_refused_and_the_turn_fails(history: History) -> None:

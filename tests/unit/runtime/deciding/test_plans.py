@@ -186,8 +186,8 @@ class TestProposals:
     @pytest.mark.parametrize(
         ("graph", "why"),
         [
-            ({"a": "b"}, "This is no plan: task 'a' depends on 'b', which is no task of this plan."),
-            ({"a": "b", "b": "a"}, "This is no plan: tasks wait for each other: a, b, a."),
+            ({"a": "b"}, "This is not a plan: task 'a' depends on 'b', which is no task of this plan."),
+            ({"a": "b", "b": "a"}, "This is not a plan: tasks wait for each other: a, b, a."),
         ],
     )
     def test_what_is_no_graph_is_refused(self, graph: dict[str, str], why: str):
@@ -216,7 +216,7 @@ class TestProposals:
         settled(history)
         finished = result_of(history)
         assert finished.outcome == "failed"
-        assert str(finished.result).startswith("This is no plan")
+        assert str(finished.result).startswith("This is not a plan")
         assert history.state.plan.last_version == 0
 
     def test_a_call_that_is_cancelled_before_it_has_proposed(self):
@@ -342,7 +342,7 @@ class TestTasks:
         end_of(history, "b", result=None)
         plan = history.state.plan
         assert task_text(plan, graph[2]) == (
-            'C\n\nDo it.\n\nWhat the tasks before it came to:\n\na (A): {"found":[2]}\n\nb (B): nothing was said of it'
+            'C\n\nDo it.\n\nResults of the tasks before it:\n\na (A): {"found":[2]}\n\nb (B): no result was reported'
         )
 
     def test_a_failure_stops_those_that_depend_on_it(self):

@@ -21,7 +21,7 @@ def test_what_tools_gave_is_cut_and_what_was_said_stays() -> None:
     told = truncated([user("Count them."), gave("a" * 5_000 + "b" * 5_000), gave("c" * 3_000), user("Go on.")], 2)
     begins, first, result, other, last = told.split("\n\n")
     assert (begins, first, last) == (HEADING, "The user said: Count them.", "The user said: Go on.")
-    assert result.startswith("shell came to succeeded: aaa") and result.endswith("bbb")
+    assert result.startswith("shell returned (succeeded): aaa") and result.endswith("bbb")
     assert "characters are left out" in result and "characters are left out" in other
     assert len(result) == len(other) < 13_000 // 8
 
@@ -42,7 +42,7 @@ def test_each_part_says_whose_it_is_and_thoughts_are_left_out() -> None:
     assert "Summary of the conversation up to here:\nThey began." in told and "review (None)" in told
     assert "You said: I look." in told
     assert 'You called shell with {"command": "ls"}\n\nYou called shell with ls -' in told
-    assert "shell came to failed: no disk" in told
+    assert "shell returned (failed): no disk" in told
     assert "hm" not in told
 
 
