@@ -1,6 +1,7 @@
 """Row-level security, where it is: in the database. Every rule is taken away in turn, and is missed."""
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,8 @@ from services.projector.settings import ProjectorSettings
 from tests.support.stored.isolation import TENANTS, Relation, fill, offences, relations
 
 SQL = statements()
+WRITES = re.compile(r"(?im)^(?:insert|update|delete)\b")
+"""What imports write about their jobs, which are no rows of the views."""
 GIVEN: dict[str, Any] = {
     "text": "1.1.1",
     "int4": 0,
@@ -127,7 +130,11 @@ async def test_a_statement_that_names_another_tenant_gets_nothing(
         role=INGEST,
     )
     rows, differ = TenantPool(pool), []
-    statements = {name: text for name, text in SQL.items() if "tenant = $1" in text and not name.startswith("ops_")}
+    statements = {
+        name: text
+        for name, text in SQL.items()
+        if "tenant = $1" in text and not name.startswith("ops_") and not WRITES.search(text)
+    }
     try:
         for name, text in statements.items():
             types = [each.name for each in (await connection.prepare(text)).get_parameters()]
