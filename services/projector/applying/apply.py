@@ -1,17 +1,19 @@
 """Records to rows: fold, project, write, one transaction per batch.
 
 While one batch is written, the next is folded on top of it, so that this process and the database work at the same
-time. What comes of the first decides: if it was not written as it was (a row was refused), the second is folded again.
+time. The result of the first decides: if it was not written as it had been folded (a row was refused), the second is
+folded again.
 
-A record is written once: each transaction moves the positions of its partitions from where its records begin to where
-they end, under the epoch with which this projector claimed them. If that does not fit, nothing is written and the
-caller is told (FenceError): another projector has the partition, or the database came back from a crash without its
-last commits. It then starts again from the stored positions.
+A record is written once. Each transaction moves the positions of its partitions from where its records begin to where
+they end, under the epoch of this projector's claim. If that does not fit, nothing is written and the caller gets
+FenceError: another projector has the partition, or the database came back from a crash without its last commits. The
+caller then starts again from the stored positions.
 
-When the database refuses a batch, it is written in halves, each in its own transaction, until the one record is found
-that it refuses. That record is set aside: a dead letter and its thread quarantined; the partition goes on.
+If the database refuses a batch, the batch is written in halves, each in a transaction of its own, until the one record
+is found that it refuses. That record becomes a dead letter, and its thread is quarantined; the partition goes on.
 
-Dead letters go to their topic before the commit: a crash in between sends them again, never loses them.
+Dead letters go to their topic before the commit: a crash in between publishes them again, and never loses them. Effects
+are published after the commit: nobody is told of a row that is not there.
 """
 
 import asyncio
@@ -37,16 +39,16 @@ from services.projector.projections.dead_letters import VALUE_BYTES_MAX, DeadLet
 from services.projector.settings import ProjectorSettings
 
 RECORDS_PER_TURN_OF_THE_LOOP: Final = 64
-"""Folding gives way to the task that writes after so many."""
+"""Records that are folded in one go; then the task that writes gets its turn."""
 
 OTHER_KIND: Final = "other"
-"""In the metrics, for kinds that this release does not know: there may be any number of them."""
+"""The kind in the metrics for events that this release does not know: there may be any number of their names."""
 
 logger = structlog.get_logger()
 
 PublishDeadLetters = Callable[[Sequence[DeadLetter]], Awaitable[None]]
 OnCommitted = Callable[[Sequence[Span], Sequence[Sequence[object]]], None]
-"""What was committed: spans, and rows of `events`. Nothing waits for what comes of it."""
+"""Called after a commit, with its spans and its rows of `events`. Nothing waits for the effect of the call."""
 
 
 def ignore_commits(_spans: Sequence[Span], _rows: Sequence[Sequence[object]]) -> None:
@@ -55,7 +57,9 @@ def ignore_commits(_spans: Sequence[Span], _rows: Sequence[Sequence[object]]) ->
 
 @dataclass(slots=True, eq=False)
 class _Position:
-    """Of one claim. A batch keeps those under which it was read: a later claim of the partition is none of its."""
+    """The position of one claim. A batch keeps the positions of the claims it was read under, even if a partition is
+    claimed again.
+    """
 
     owner_epoch: int
     stored: int
@@ -70,14 +74,14 @@ class _Decoded(NamedTuple):
 
 
 class _Chunk(NamedTuple):
-    """What is written together, and again in parts where that fails."""
+    """Records that are written together; if the database refuses a row, they are written again in parts."""
 
     items: Sequence[_Decoded]
     positions: Mapping[int, _Position]
 
 
 class Applier:
-    """For one generation. `submit` and `settle` are for one task; they raise what its last batch came to."""
+    """Writes one generation. Only one task may call `submit` and `settle`; they raise what made the last batch fail."""
 
     def __init__(
         self,
@@ -98,15 +102,15 @@ class Applier:
         self._on_committed = on_committed
         self._positions: dict[int, _Position] = {}
         self._stored: OrderedDict[ThreadKey, Kept] = OrderedDict()
-        """As the database has them; the least recently used first."""
+        """Threads as the database has them; the least recently used first."""
         self._in_flight: Mapping[ThreadKey, Kept] = {}
-        """As they are once the batch that is being written is committed."""
+        """Threads as they are once the batch that is being written is committed."""
         self._writing: asyncio.Task[bool] | None = None
 
     def hold(self, claims: Mapping[int, Claim]) -> None:
-        """Begin to write these partitions, from where they are stored. Nothing may be under way: see `settle`.
+        """Begin to write these partitions from where they are stored. No batch may be in flight: see `settle`.
 
-        What is known of their threads may be old by now: others may have written them.
+        States of their threads are forgotten, because another projector may have written them.
         """
         self._in_flight = {}
         for key in [key for key in self._stored if self._partition_of(key) in claims]:
@@ -119,16 +123,16 @@ class Applier:
             self._positions.pop(partition, None)
 
     def positions(self) -> dict[int, int]:
-        """Offset of the first record that is not committed, by partition held."""
+        """Return the offset of the first record that is not committed, for each partition that is held."""
         return {partition: position.stored for partition, position in self._positions.items()}
 
     def epochs(self) -> dict[int, int]:
         return {partition: position.owner_epoch for partition, position in self._positions.items()}
 
     async def submit(self, records: Sequence[Incoming]) -> None:
-        """Fold the records beside the batch that is being written, wait for that, and begin to write these.
+        """Fold the records while the previous batch is written, wait for that batch, and begin to write these.
 
-        Records of partitions that are not held, or that were submitted before, are left out.
+        Records of partitions that are not held, and records that were submitted before, are left out.
         """
         named = {incoming.partition for incoming in records}
         held = {partition: self._positions[partition] for partition in named if partition in self._positions}
@@ -143,9 +147,10 @@ class Applier:
         self._writing = asyncio.create_task(self._write(batch, chunk), name="write-batch")
 
     async def settle(self, timeout_seconds: float | None = None) -> bool:
-        """Wait until the last batch is written. False where it was not written as it had been folded.
+        """Wait until the last batch is written; return False if it was not written as it had been folded.
 
-        TimeoutError where it takes longer than the timeout; it goes on all the same.
+        Raises TimeoutError after `timeout_seconds`, and what made the batch fail. After a timeout the batch is still
+        being written.
         """
         writing = self._writing
         if writing is None:
@@ -161,7 +166,10 @@ class Applier:
             raise
 
     async def abandon(self) -> None:
-        """Give up what is being written and all that is known: the next batch starts from the stored rows."""
+        """Cancel the batch that is being written, and forget all states: the next batch starts from the stored rows.
+
+        The cancelled transaction may have been committed. The caller has to look at the stored positions.
+        """
         writing, self._writing = self._writing, None
         if writing is not None:
             writing.cancel()
@@ -200,7 +208,7 @@ class Applier:
         return batch
 
     async def _known(self, decoded: Sequence[_Decoded]) -> dict[ThreadKey, Kept]:
-        """What is kept of the batch's threads: as the batch being written leaves them, from memory, or loaded."""
+        """Return what is kept of the batch's threads: from the batch that is being written, from memory, or loaded."""
         keys = dict.fromkeys([record.key for _, record in decoded if isinstance(record, Record)])
         known: dict[ThreadKey, Kept] = {}
         missing: list[ThreadKey] = []
@@ -222,7 +230,7 @@ class Applier:
     # Writing
 
     async def _write(self, batch: Batch, chunk: _Chunk) -> bool:
-        """True where the batch was written as it is."""
+        """Write the batch; return whether it was written as it was folded, with no record set aside."""
         try:
             await self._commit(batch, chunk)
         except RowRefusedError as error:
@@ -245,6 +253,7 @@ class Applier:
                     await self._set_aside(part, error)
 
     async def _set_aside(self, part: _Chunk, error: RowRefusedError) -> None:
+        """Write the one record that the database refuses as a dead letter, and quarantine its thread."""
         incoming = part.items[0].incoming
         reason = f"the database refuses a row of it: {error}"
         refused = Refused(incoming.partition, incoming.offset, reason, error.fault)
@@ -287,7 +296,7 @@ class Applier:
 
 
 def _fresh(records: Sequence[Incoming], held: Mapping[int, _Position]) -> list[Incoming]:
-    """Those that were not taken before, which they are now."""
+    """Return the records that were not taken before, and mark them as taken."""
     fresh = []
     for incoming in records:
         position = held.get(incoming.partition)
@@ -307,7 +316,7 @@ def _spans(chunk: _Chunk) -> list[Span]:
 
 
 def _halves(chunk: _Chunk) -> list[_Chunk]:
-    """As a stack: the first half is on top."""
+    """Return the two halves as a stack: the first half is on top, so that the log's order is kept."""
     middle = (len(chunk.items) + 1) // 2
     halves = (chunk.items[middle:], chunk.items[:middle])
     return [_Chunk(half, chunk.positions) for half in halves if half]

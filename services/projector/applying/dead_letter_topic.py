@@ -1,3 +1,5 @@
+"""Publishing dead letters on their topic."""
+
 import asyncio
 from collections.abc import Sequence
 
@@ -13,7 +15,7 @@ logger = structlog.get_logger()
 
 
 class DeadLetterTopic:
-    """At least once: called before the commit, so a crash in between sends again what it had sent."""
+    """Publishes at least once: it is called before the commit, so a crash in between publishes again."""
 
     def __init__(self, appender: Appender, settings: ProjectorSettings, metrics: ProjectorMetrics) -> None:
         self._appender = appender
@@ -21,7 +23,7 @@ class DeadLetterTopic:
         self._metrics = metrics
 
     async def publish(self, dead: Sequence[DeadLetter]) -> None:
-        """Until the log has taken them. What it refuses for good stays in the table alone, which is counted."""
+        """Publish, and return once the log has taken them. A letter that it refuses for good is only in the table."""
         await asyncio.gather(*[self._publish_one(letter) for letter in dead])
 
     async def _publish_one(self, letter: DeadLetter) -> None:

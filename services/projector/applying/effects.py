@@ -1,14 +1,15 @@
-"""What took effect, told on `thread-effects`: after the commit, at least once, in order within a partition.
+"""The relay: it publishes on `thread-effects` what took effect, after the commit, at least once, in order per
+partition.
 
-The relay follows the rows. Of each partition it knows up to where its effects are acknowledged on the topic, and up to
-where rows are committed; what lies between is to be published. Rows that were committed a moment ago are still in
-memory; where they are not (a restart, or the relay is far behind) they are read from `events` again, by position. So
-nothing waits for it: while the log does not take effects the relay falls behind, its memory bounded, and the projector
-goes on.
+The relay follows the rows. For each partition it knows the offset up to which the topic has acknowledged the effects,
+and the offset up to which rows are committed. What lies between is to be published. Rows that were just committed are
+in memory; if they are not (after a restart, or if the relay is far behind), they are read from `events` by position. So
+nothing waits for the relay: while the log takes no effects, the relay falls behind with bounded memory, and the
+projector goes on.
 
-What is published is always a beginning of the partition: nobody sends an effect before all before it are acknowledged.
-The stored position is behind that, never ahead, so that whoever goes on from there, after a crash or beside a projector
-that has lost the partition, repeats some effects and skips none; and of each effect the first copy is in order.
+What is published is always a beginning of the partition: no effect is sent before all earlier ones are acknowledged.
+The stored position is behind that, and never ahead. Whoever continues from there, after a crash or beside a projector
+that has lost the partition, repeats some effects and skips none. The first copies of all effects are in order.
 """
 
 import asyncio
@@ -51,36 +52,38 @@ _columns = itemgetter(*[events.COLUMNS.index(name if name != "time_ms" else "tim
 
 
 def effect_row(event: Sequence[object]) -> EffectRow:
-    """Of a row of `events`, in the order of its columns."""
+    """Return the effect of a row of `events`; the row is in the order of `events.COLUMNS`."""
     return EffectRow(*_columns(event))
 
 
 class Rows(NamedTuple):
     rows: Sequence[EffectRow]
     to_offset: int
-    """They are all that have a seq, up to here."""
+    """The rows are complete up to this offset."""
 
 
 class RelayStore(Protocol):
-    """Positions of the relay, outside of the generations, and the rows of one. All raise StoreAwayError while the
-    database is away.
+    """The port to the relay's positions, which lie outside of the generations, and to the rows of a generation.
+
+    All methods raise StoreAwayError while the database is away.
     """
 
     async def positions(self, topic: str, cluster_id: str, partitions: Iterable[int]) -> dict[int, int]:
-        """Of those partitions that have one, of this cluster."""
+        """Return the positions of this cluster; partitions without one are left out."""
         ...
 
     async def begin(self, topic: str, cluster_id: str, positions: Mapping[int, int]) -> None:
-        """Whatever was stored."""
+        """Store the positions, whatever was stored before: they may go back."""
         ...
 
     async def move(self, topic: str, cluster_id: str, positions: Mapping[int, int]) -> None:
-        """Forward: another owner may have stored more."""
+        """Move the positions forward only: another owner may have stored more."""
         ...
 
     async def read(self, generation: Generation, partition: int, from_offset: int, to_offset: int) -> Rows:
-        """In one snapshot with the generation's own position, which bounds `to_offset`: a database that lost its last
-        commits in a crash has fewer rows than it had. Raises GenerationGoneError.
+        """Read rows in one snapshot with the generation's position, which bounds `to_offset`.
+
+        A database that lost its last commits in a crash has fewer rows than before. Raises GenerationGoneError.
         """
         ...
 
@@ -102,16 +105,16 @@ class FromStore(NamedTuple):
 
 @dataclass(slots=True)
 class PartitionRelay:
-    """What is to be published next of one partition. Pure."""
+    """Decides what to publish next of one partition. It is pure: `EffectsRelay` does the work."""
 
     published: int
-    """Everything below is acknowledged on the topic."""
+    """The topic has acknowledged every effect below this offset."""
     committed: int
-    """Everything below has its rows."""
+    """Every record below this offset has its rows."""
     held_records_max: int
     held: deque[EffectRow] = field(default_factory=deque)
     held_from: int = 0
-    """`held` is all there is from here to `held_to`."""
+    """`held` has all rows from here to `held_to`."""
     held_to: int = 0
     sending_to: int = 0
     """The end of the chunk that is on its way."""
@@ -121,7 +124,10 @@ class PartitionRelay:
         return max(0, self.committed - self.published)
 
     def commit(self, from_offset: int, to_offset: int, rows: Iterable[EffectRow]) -> None:
-        """Rows between these offsets are committed. Those that do not fit, or leave a gap, are read again later."""
+        """Note that the rows between these offsets are committed.
+
+        Rows that do not fit into memory, or leave a gap to those in memory, are read from the database later.
+        """
         self.committed = max(self.committed, to_offset)
         end = self.held_to if self._is_holding() else max(self.published, self.sending_to)
         if to_offset <= end or from_offset > end:
@@ -138,7 +144,7 @@ class PartitionRelay:
         self.held_to = to_offset
 
     def next(self, records_max: int) -> FromMemory | FromStore | None:
-        """The chunk after what is published. The same again until `sent` says that it is."""
+        """Return the chunk after what is published: the same chunk again until `sent` is called."""
         if self._is_holding() and self.held_from <= self.published:
             rows = [self.held[place] for place in range(min(records_max, len(self.held)))]
             to_offset = self.held_to if len(rows) == len(self.held) else rows[-1].offset + 1
@@ -165,16 +171,16 @@ class PartitionRelay:
 
 @dataclass(slots=True, eq=False)
 class _Held:
-    """A partition of ours: a later claim of it is another one."""
+    """A partition under one claim. A later claim of the same partition makes another object."""
 
     partition: int
     generation: Generation
     claimed_to: int
-    """Rows were committed up to here when it was claimed."""
+    """The offset up to which rows were committed at the claim."""
     log_end: int | None
-    """Where the source ended when it was claimed, where that was asked."""
+    """The end of thread-events at the claim; None if nobody asked for it."""
     relay: PartitionRelay | None = None
-    """None until it is known where it goes on."""
+    """None until it is known where to continue."""
     stored: int = -1
     failures: int = 0
     again_at: float = 0.0
@@ -193,16 +199,16 @@ class EffectsRelay:
         self._metrics = metrics
         self._held: dict[int, _Held] = {}
         self._busy: dict[asyncio.Task[None], _Held | None] = {}
-        """What is being sent, of which partition; None is the storing of positions."""
+        """The tasks at work, with their partition; None is the task that stores positions."""
         self._changed = asyncio.Event()
         self._finished = asyncio.Event()
         self._is_finishing = False
         self._store_at = 0.0
         self._store_again_at = 0.0
-        """After a failure, also for who finishes."""
+        """When to store positions again after a failure. It holds while the relay finishes, too."""
 
     def hold(self, generation: Generation, claims: Mapping[int, Claim], ends: Mapping[int, int] | None = None) -> None:
-        """These partitions are ours, with rows up to their claims; `ends` are those of the source."""
+        """Take these partitions, with rows up to their claims. `ends` are the ends of thread-events."""
         for partition, claim in claims.items():
             before = self._held.get(partition)
             held = _Held(partition, generation, claim.next_offset, None if ends is None else ends[partition])
@@ -213,12 +219,12 @@ class EffectsRelay:
         self._changed.set()
 
     def release(self, partitions: Iterable[int]) -> None:
-        """What is on its way may still arrive: whoever has the partition now does not mind."""
+        """Drop these partitions. An append in flight may still arrive; the new owner only repeats effects."""
         for partition in partitions:
             self._held.pop(partition, None)
 
     def committed(self, spans: Sequence[Span], rows: Sequence[Sequence[object]]) -> None:
-        """Of one transaction that is done: `rows` of `events`, each partition's in order."""
+        """Take the rows of `events` of one committed transaction, in order per partition."""
         by_partition: dict[int, list[EffectRow]] = {}
         for event in rows:
             row = effect_row(event)
@@ -231,7 +237,7 @@ class EffectsRelay:
         self._changed.set()
 
     def behind(self) -> int:
-        """Records whose rows are committed and whose effects are not published, as far as that is known."""
+        """Return the number of committed records whose effects are not published, as far as it is known."""
         return sum(held.relay.behind for held in self._held.values() if held.relay is not None)
 
     async def run(self) -> None:
@@ -257,7 +263,7 @@ class EffectsRelay:
             self._busy.clear()
 
     async def finish(self, timeout_seconds: float) -> None:
-        """While `run` runs: until everything is published and its position stored, or the time is over."""
+        """Wait until everything is published and its position stored, or the time is over. `run` has to be running."""
         self._is_finishing = True
         self._changed.set()
         with contextlib.suppress(TimeoutError):
@@ -269,7 +275,7 @@ class EffectsRelay:
     # What is due
 
     def _begin_what_is_due(self) -> float | None:
-        """Seconds until something else is due; None where nothing waits for its time."""
+        """Start the tasks that are due; return the seconds until the next is, or None if none waits for its time."""
         loop = asyncio.get_running_loop()
         now = loop.time()
         waits: list[float] = []
@@ -301,7 +307,7 @@ class EffectsRelay:
             held.failures = 0
         except (LogError, ProjectorError) as error:
             self._put_off(held, error)
-        except Exception as error:  # the loop's edge: views go on whatever is wrong with their effects
+        except Exception as error:  # the edge of the loop: views go on, whatever is wrong with their effects
             logger.exception("effects_failed", partition=held.partition)
             self._put_off(held, error)
 
@@ -324,7 +330,7 @@ class EffectsRelay:
             logger.info("effects_position_unknown", partition=partition, from_offset=position)
         if held.log_end is not None and position > held.log_end:
             logger.warning("effects_position_beyond_log", partition=partition, position=position, end=held.log_end)
-            position = 0  # the source was made anew
+            position = 0  # the source topic was created again
         if position != stored:
             await self._store.begin(SOURCE, self._cluster_id, {partition: position})
         held.relay = self._relay(position, held.claimed_to)
@@ -334,7 +340,7 @@ class EffectsRelay:
         return PartitionRelay(published, committed, HELD_MAX)
 
     async def _after_the_last_effect(self, partition: int) -> int:
-        """Where the topic itself says that it ends; 0 where it says nothing."""
+        """Return the position after the last effect on the topic; 0 if the topic does not tell."""
         tp = TopicPartition(TOPIC, partition)
         begin, end = (await self._log.begin_offsets([tp]))[tp], (await self._log.end_offsets([tp]))[tp]
         if begin >= end:
@@ -385,13 +391,13 @@ class EffectsRelay:
 
 
 class _NotThereError(ProjectorError):
-    """The database has lost its last commits; they come again."""
+    """A crash of the database took its last commits; the projector writes them again."""
 
 
 def _commit(held: _Held, span: Span, rows: list[EffectRow]) -> None:
     if held.relay is not None:
         held.relay.commit(span.from_offset, span.to_offset, rows)
-    else:  # they are read from the database once it is known where to go on
+    else:  # they are read from the database once it is known where to continue
         held.claimed_to = max(held.claimed_to, span.to_offset)
 
 

@@ -1,4 +1,4 @@
-"""When to commit next: at once after a quiet time, seldom under load. Pure."""
+"""When to commit next: at once after a quiet time, less often under load. A pure decision."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -15,7 +15,9 @@ RATE_WEIGHT: Final = 0.3
 
 @dataclass(slots=True)
 class Pacing:
-    """Each commit costs the same few round trips whatever it holds, so that under load it pays to wait for more."""
+    """Each commit costs the same few round trips, however many records it has. So under load it pays to wait
+    for more.
+    """
 
     interval_idle_seconds: float
     """From one commit to the next while few records come."""
@@ -24,10 +26,10 @@ class Pacing:
     rate: float = 0.0
     """Records per second, smoothed."""
     last: float | None = None
-    """When the last batch was taken."""
+    """The time at which the last batch was taken; None before the first."""
 
     def wait_seconds(self, now: float) -> float:
-        """From now to the next commit."""
+        """Return the seconds from now to the next commit."""
         if self.last is None:
             return 0.0
         is_busy = self.rate >= self.busy_records_per_second
@@ -35,9 +37,10 @@ class Pacing:
         return max(0.0, self.last + interval - now)
 
     def took(self, records: int, now: float) -> None:
+        """Note that a batch of `records` was taken at `now`."""
         if self.last is not None:
             seconds = max(now - self.last, 1e-3)
-            # A quiet time counts as much as it lasted: after it nothing of an earlier load is left.
+            # A quiet time weighs as much as it lasted: after a second of it, an earlier load has no weight left.
             weight = max(RATE_WEIGHT, min(1.0, seconds))
             self.rate += weight * (records / seconds - self.rate)
         self.last = now

@@ -1,4 +1,6 @@
-"""The relay's store in Postgres: a connection of its own, so that it never waits for a batch, nor a batch for it."""
+"""The relay's store in Postgres. It has its own connections, so it never waits for a batch, and no batch waits
+for it.
+"""
 
 import asyncio
 import contextlib
@@ -27,9 +29,9 @@ class PostgresRelayStore:
         self._settings = settings
         self._positions = Link(dsn, settings, "threadlog")
         self._events: tuple[str, Link] | None = None
-        """Of the schema that was read last."""
+        """The connection to the generation that was read last, with its schema."""
         self._turn = asyncio.Lock()
-        """Partitions ask side by side, and a connection answers one at a time."""
+        """Partitions ask at the same time, and a connection answers one question at a time."""
         self._sql = SqlFiles(Path(__file__).with_name("sql"))
 
     async def close(self) -> None:
@@ -57,7 +59,7 @@ class PostgresRelayStore:
         return Rows(rows, found[0]["to_offset"] if found else from_offset)
 
     async def _execute(self, statement: str, topic: str, cluster_id: str, positions: Mapping[int, int]) -> None:
-        # In one order, so that two owners that meet do not wait for each other.
+        # In one order, so that two owners that write the same rows cannot deadlock.
         partitions = sorted(positions)
         async with self._connected(self._positions) as connection:
             await connection.execute(
@@ -74,7 +76,7 @@ class PostgresRelayStore:
 
     @contextlib.asynccontextmanager
     async def _connected(self, link: Link) -> AsyncIterator[asyncpg.Connection]:
-        """A connection, and its errors as ours."""
+        """Yield a connection; its errors become those of the port."""
         async with self._turn, link.connected() as connection:
             try:
                 yield connection

@@ -59,9 +59,7 @@ WRITER: Final[Mapping[str, str]] = {
 
 
 async def connect(dsn: str, settings: ProjectorSettings, schema: str | None = None) -> asyncpg.Connection:
-    """Connect in the role of the settings. With a `schema` the connection writes that generation, otherwise it
-    reads.
-    """
+    """Connect in the role of the settings. A `schema` is first on the search path, with the settings of a writer."""
     of_writer: dict[str, str] = {}
     if schema is not None:
         idle_ms = int(1000 * settings.limits.transaction_idle_seconds)

@@ -1,8 +1,11 @@
-"""A generation while it is filled from the log: by a rebuild beside the live one, or to compare the live one with it.
+"""Filling a generation from the log: for a rebuild beside the live one, or for a verification that compares the two.
 
-It writes like the projector does, batch by batch with the positions in the same transaction, so that it goes on where
-it was after any end of its process. It stops exactly where it is told to: at the position of another generation, the
-rows of both can be compared.
+A build writes as the projector does, batch by batch with the positions in the same transaction. So it continues where
+it was, however its process ended. It stops exactly at the offsets that it is given: at the position of another
+generation the rows of both can be compared.
+
+Commits are not flushed to disk one by one, so a crash of the database may take the last batches. `read_to` therefore
+compares the stored positions with its own at the end, and reads again from what is stored if they differ.
 """
 
 import asyncio
@@ -39,22 +42,22 @@ def ignore_progress(positions: Positions) -> None:
 
 
 class Filling(Protocol):
-    """One generation that is filled: in this process (Build), or by several (workers.Workers).
+    """A generation that is filled: in this process (`Build`), or by several (`worker_pool.Workers`).
 
-    All raise FenceError where somebody else has taken the generation over, GenerationGoneError where it was dropped.
-    While the database is away they wait.
+    All methods raise FenceError if somebody else has taken the generation over, and GenerationGoneError if it was
+    dropped. While the database is away they wait.
     """
 
     async def open(self) -> None:
-        """First of all. It is written by nobody else from now on."""
+        """Claim all partitions: from now on nobody else writes the generation. Call it first."""
         ...
 
     def positions(self) -> dict[TopicPartition, int]:
-        """Everything below was read; after `read_to` it is committed."""
+        """Return the offsets below which everything was read. After `read_to` it is committed, too."""
         ...
 
     def pause(self) -> None:
-        """Begin no further batch until `go_on`."""
+        """Start no further batch until `go_on`. The batch that is being written is finished."""
         ...
 
     def go_on(self) -> None: ...
@@ -62,11 +65,11 @@ class Filling(Protocol):
     async def read_to(
         self, ends: Positions, on_progress: OnPositions = ignore_progress, publish_from: Mapping[int, int] | None = None
     ) -> None:
-        """All records below these offsets, and none beyond, of the partitions that are named, and committed.
+        """Read and commit all records below these offsets, and none beyond, of the partitions that are named.
 
-        The log has to reach there. `on_progress` is called after each batch. Dead letters go to their topic from these
-        offsets of their partitions on (0 where none is given), or not at all: whoever wrote the live generation has
-        published the others.
+        The log has to reach these offsets. `on_progress` is called after each batch. `publish_from` has the offset of
+        each partition from which dead letters go to their topic (0 if it is missing), None publishes none: whoever
+        wrote the live generation has published the earlier ones.
         """
         ...
 
@@ -74,8 +77,9 @@ class Filling(Protocol):
 
 
 class Build:
-    """Implements `Filling`, for one task: `open`, then `read_to` as often as wanted, then `close`, which closes the
-    store too. What `only` leaves out counts as read, and leaves no rows.
+    """Implements `Filling`, for one task: `open`, then `read_to` any number of times, then `close`.
+
+    `close` closes the store, too. A record that `only` refuses counts as read, and has no rows.
     """
 
     def __init__(
@@ -94,7 +98,7 @@ class Build:
         self._settings = settings
         self._owner = owner
         self._partitions = partitions
-        """None are all."""
+        """The partitions to fill; None means all of them."""
         self._only = only
         self._metrics = ProjectorMetrics.register(CollectorRegistry())
         self._dead_letters = DeadLetterTopic(log.appender, settings, self._metrics)
@@ -103,11 +107,11 @@ class Build:
         self._reader: Reader | None = None
         self._begins: Positions = {}
         self._read: dict[TopicPartition, int] = {}
-        """Everything below was read."""
+        """The offset of each partition below which everything was read."""
         self._ahead: dict[TopicPartition, list[Incoming]] = {}
-        """What the reader brought, and no batch has taken yet."""
+        """Records that the reader brought and no batch has taken yet."""
         self._batch_records_max = settings.projector_batch_records_max
-        if records_per_second:  # no bursts
+        if records_per_second:  # a batch is at most what one second may read, so that the rate has no bursts
             self._batch_records_max = min(self._batch_records_max, max(1, round(records_per_second)))
         self._seconds_per_record = 1 / records_per_second if records_per_second else 0.0
         self._due_at = 0.0
@@ -181,7 +185,7 @@ class Build:
         return all(stored.get(partition, UNCLAIMED).next_offset == at for partition, at in ours.items())
 
     async def _start_again(self) -> None:
-        """From what is stored. Raises FenceError where another one has claimed it meanwhile."""
+        """Start again from what is stored. Raises FenceError if somebody else has claimed the generation meanwhile."""
         applier, store, reader = self._held_applier, self._store, self._held_reader
         await applier.abandon()
         epochs = applier.epochs()
@@ -210,7 +214,7 @@ class Build:
         await self._held_applier.settle()
 
     async def _next_records(self, ends: Positions) -> list[Incoming]:
-        """A batch, or what there was within a poll."""
+        """Return a full batch, or what one poll brought."""
         records: list[Incoming] = []
         size = 0
         while True:
@@ -228,7 +232,7 @@ class Build:
                 self._ahead.setdefault(tp, []).extend(more)
 
     def _take(self, tp: TopicPartition, end: int, records_max: int) -> list[Incoming]:
-        """Those below the end, as many as may be; at the end no more of the partition is fetched."""
+        """Take records below the end out of what was read. At the end, fetching from the partition is paused."""
         ahead = self._ahead.pop(tp, [])
         below = bisect_left(ahead, end, key=lambda incoming: incoming.offset)
         taken, rest = ahead[: min(below, records_max)], ahead[min(below, records_max) :]

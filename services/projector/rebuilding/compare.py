@@ -1,4 +1,8 @@
-"""Whether two generations at the same position hold the same rows, by view and tenant."""
+"""Comparing two generations at the same position of the log, by checksums per view and tenant.
+
+A checksum does not depend on the order of rows, and the database computes it where the rows are: so a comparison moves
+no rows, and names the tenants whose rows differ. `verification.rows` then finds the rows.
+"""
 
 import asyncio
 from collections.abc import Mapping
@@ -10,18 +14,21 @@ from services.projector.generations.generations import CHECKSUM, TABLES, checksu
 from services.projector.settings import ProjectorSettings
 
 NO_TENANT = ""
+"""The tenant of rows that have none: positions, and dead letters whose key cannot be read."""
 
 
 class Checksum(NamedTuple):
     rows: int
     checksum: str
-    """Over all columns, whatever the order of the rows."""
+    """A sum over the hashes of the rows with all of their columns."""
 
 
 class Difference(NamedTuple):
+    """One view and tenant whose rows differ. A side without any row is None."""
+
     view: str
     tenant: str
-    """Empty for rows that are of no tenant."""
+    """`NO_TENANT` for rows without a tenant."""
     live: Checksum | None
     built: Checksum | None
 
@@ -34,11 +41,11 @@ class Difference(NamedTuple):
 
 
 Checksums = Mapping[tuple[str, str], Checksum]
-"""By view and tenant."""
+"""The checksums by view and tenant."""
 
 
 async def checksums_by_tenant(connection: asyncpg.Connection, schema: str, settings: ProjectorSettings) -> Checksums:
-    """Of the views that this generation has."""
+    """Return the checksums of the views that the generation has. A view that it lacks is left out."""
     checksums: dict[tuple[str, str], Checksum] = {}
     for view in TABLES:
         columns = await connection.fetch(
@@ -67,7 +74,7 @@ async def differences_between(
     built_schema: str,
     settings: ProjectorSettings,
 ) -> list[Difference]:
-    """Each side on its own connection, in whatever snapshot that has."""
+    """Return where the two generations differ. Each connection decides the snapshot in which its side is read."""
     of_live, of_built = await asyncio.gather(
         checksums_by_tenant(live, live_schema, settings), checksums_by_tenant(built, built_schema, settings)
     )
@@ -75,5 +82,6 @@ async def differences_between(
 
 
 def differences(live: Checksums, built: Checksums) -> list[Difference]:
+    """Return the differences, sorted by view and tenant."""
     keys = sorted(live.keys() | built.keys())
     return [Difference(*key, live.get(key), built.get(key)) for key in keys if live.get(key) != built.get(key)]

@@ -1,4 +1,4 @@
-"""The generations of a database as a person sees them: list them, go back to one that was kept, drop one."""
+"""The generations of a database for an operator: list them, go back to one that was kept, drop one."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,7 +36,7 @@ class Kept:
     created_ms: int
     live_since_ms: int | None
     size_bytes: int | None
-    """None where its schema was dropped by hand."""
+    """The size on disk; None if the schema was dropped by hand."""
     positions: Positions
 
 
@@ -52,9 +52,10 @@ async def list_generations(dsn: str, settings: ProjectorSettings) -> list[Kept]:
 async def use_generation(
     log: Log, dsn: str, settings: ProjectorSettings, on_progress: OnProgress, number: int
 ) -> Generation:
-    """Let a kept generation catch up with the log and take over; the one that is live now is kept.
+    """Let a kept generation catch up with the log and become live. The generation that is live now is kept.
 
-    Raises RebuildError, OtherVersionError, OtherLogError, OtherPartitionsError, leaving the live one as it was.
+    It is a rebuild that starts from the kept rows, so it may end at any time and be run again. Raises RebuildError,
+    OtherVersionError, OtherLogError, OtherPartitionsError; the live generation is then as it was.
     """
     cluster_id, partitions = await log.cluster_id(), await log.partition_count(THREAD_EVENTS.name)
     async with MaintenanceLock(dsn, settings) as lock:
@@ -72,7 +73,7 @@ async def use_generation(
 
 
 async def remove_generation(dsn: str, settings: ProjectorSettings, number: int) -> None:
-    """Raises RebuildError where it is the live one, or is read."""
+    """Drop a generation. Raises RebuildError if it is live, or if transactions still read it."""
     async with MaintenanceLock(dsn, settings) as lock:
         kept = {one.generation.number: one for one in await lock.do(_kept)}.get(number)
         if kept is None:
@@ -92,13 +93,14 @@ async def _kept(connection: asyncpg.Connection) -> list[Kept]:
         try:
             if size_bytes is not None:
                 positions = await stored_positions(connection, generation)
-        except GenerationGoneError:  # or half of it, or just now
+        except GenerationGoneError:  # it is being dropped right now, or was dropped in part by hand
             size_bytes = None
         kept.append(Kept(generation, row["status"], row["created_at"], row["live_since"], size_bytes, positions))
     return kept
 
 
 def _usable(everything: list[Kept], number: int) -> Generation:
+    """Return the generation if it can become live. Raises RebuildError or OtherVersionError that say why not."""
     kept = {one.generation.number: one for one in everything}.get(number)
     if kept is None:
         raise RebuildError(f"there is no generation {number}; it may have been dropped. {SHOW}")

@@ -1,4 +1,8 @@
-"""A generation that is filled beside the live one gives way to it: it pauses while that is far behind the log."""
+"""The live generation has priority over one that is filled beside it.
+
+Both read the same log and write the same database. While the live generation is far behind the log and still moves, the
+other one pauses.
+"""
 
 import asyncio
 import contextlib
@@ -17,12 +21,14 @@ from services.projector.rebuilding.build import Filling, Positions
 from services.projector.settings import ProjectorSettings
 
 STANDS_STILL_LOOKS: Final = 5
-"""A live generation that has not moved for so many looks is written by nobody, so pausing does not help it."""
+"""A live generation that has not moved for this number of looks has no projector, so a pause does not help it."""
 
 logger = structlog.get_logger()
 
 
 class LivePriority:
+    """Pauses a filling while the live generation is behind."""
+
     def __init__(self, log: Log, dsn: str, settings: ProjectorSettings, filling: Filling) -> None:
         self._log = log
         self._dsn = dsn
@@ -32,7 +38,7 @@ class LivePriority:
 
     @contextlib.asynccontextmanager
     async def of(self, live: Generation | None) -> AsyncIterator[None]:
-        """Watches meanwhile; at the end nothing is paused."""
+        """Watch the live generation while the body runs. Afterwards nothing is paused. None watches nothing."""
         if live is None:
             yield
             return
@@ -64,7 +70,7 @@ class LivePriority:
                 await asyncio.sleep(settings.limits.rebuild_look_seconds)
         except GenerationGoneError:
             logger.warning("live_generation_dropped", generation=live.number)
-            self._pause_if(is_behind=False)  # and the rebuild ends when it needs it
+            self._pause_if(is_behind=False)  # the rebuild itself ends when it needs the live generation
         finally:
             if connection is not None:
                 connection.terminate()

@@ -1,4 +1,4 @@
-"""How far a rebuild is: what it tells whoever started it, and what its metrics show."""
+"""The progress of a rebuild, for whoever started it and for its metrics."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,14 +14,14 @@ class Progress:
     generation: int
     records_done: int
     records_total: int
-    """What there is to read, as of now: offsets, so that gaps count."""
+    """The records to read as of now. They are counted by offsets, so gaps count, too."""
     seconds: float
     records_now: int = 0
-    """Of those done, what this run has read; the others were there when it began."""
+    """Records that this run has read. The others were in the generation when it began."""
     is_paused: bool = False
-    """The live generation is behind and has the machine for itself."""
+    """Whether the rebuild waits, because the live generation is behind."""
     differences: Sequence[Difference] = ()
-    """Once compared."""
+    """The differences from the live generation, after the comparison."""
 
     @property
     def records_per_second(self) -> float:
@@ -29,6 +29,7 @@ class Progress:
 
     @property
     def seconds_left(self) -> float | None:
+        """Return the seconds left at the rate of this run; None before anything was read."""
         rate = self.records_per_second
         return (self.records_total - self.records_done) / rate if rate else None
 

@@ -1,9 +1,11 @@
-"""A new generation from the beginning of the log, beside the live one, which it then takes the place of.
+"""A rebuild: a new generation from the beginning of the log, which takes the place of the live one.
 
-It reads until it is close to the live one, is compared with it where that is asked for, reads until it is close to the
-end of the log, and is swapped in (see `projector.swap`). While the live one falls behind, it pauses.
+It reads until it is close to the live generation, is compared with it if that is asked for, reads until it is close to
+the end of the log, and is swapped in (see `swap`). While the live generation falls behind, the rebuild pauses: it must
+not take from the live views what they need.
 
-It can end at any moment, by any means: what was built stays, and the next rebuild goes on with it.
+It can end at any moment, by any means. What was built stays, and the next rebuild continues it if it is of the same
+versions and log. Nothing becomes live without the one transaction of the swap, so there is nothing to undo.
 """
 
 import asyncio
@@ -59,12 +61,13 @@ async def rebuild(
     force: bool = False,
     new_log: bool = False,
 ) -> Generation:
-    """The generation that is live now. Raises RebuildError, BusyError and OtherPartitionsError, leaving the live one as
-    it was.
+    """Build a generation, make it live, and return it.
 
-    Goes on with what an earlier one left unfinished, if that is of the same versions and log and there is no `restart`.
-    `force` swaps although the comparison has found differences. With `new_log` the topic was made anew, and may have
-    another number of partitions than the one before.
+    It continues what an earlier rebuild left unfinished, if that is of the same versions and log; `restart` begins from
+    nothing. `compare` compares it with the live generation first, and `force` swaps in spite of differences. `new_log`
+    says that the topic was created again, and may have another number of partitions. `keep_old` keeps the generation
+    that was live before. Raises RebuildError, BusyError and OtherPartitionsError; the live generation is then as it
+    was.
     """
     cluster_id, partitions = await log.cluster_id(), await log.partition_count(THREAD_EVENTS.name)
     async with MaintenanceLock(dsn, settings) as lock:
@@ -95,7 +98,10 @@ async def rebuild(
 
 
 async def drop_when_unread(lock: MaintenanceLock, generation: Generation, settings: ProjectorSettings) -> bool:
-    """False where reads that began before the swap use it for too long. Raises RebuildError where it is live."""
+    """Drop the generation once nobody reads it; return False if reads from before the swap take too long.
+
+    Raises RebuildError if the generation is live.
+    """
 
     async def once(connection: asyncpg.Connection) -> bool:
         await _require_not_live(connection, generation)
@@ -116,7 +122,7 @@ async def drop_when_unread(lock: MaintenanceLock, generation: Generation, settin
 
 
 async def _require_new(lock: MaintenanceLock, log: Log, cluster_id: str, old: Generation | None) -> None:
-    """As far as there are views to tell."""
+    """Raise RebuildError if the log is the one of the live views. Without views, nobody can know."""
     if old is None or not await is_built_from(old, log, cluster_id, lock):
         return
     stored = await lock.do(lambda connection: stored_positions(connection, old))
@@ -128,7 +134,7 @@ async def _require_new(lock: MaintenanceLock, log: Log, cluster_id: str, old: Ge
 
 
 async def _begun(lock: MaintenanceLock, log: Log, cluster_id: str, *, restart: bool) -> Generation:
-    """What is to be filled: the last unfinished one, if it can be gone on with, or a new one."""
+    """Return the generation to fill: the last unfinished one that can be continued, or a new one. Drop the others."""
     kept: Generation | None = None
     gone = await lock.do(lambda connection: unfinished_generations(connection, "scratch"))
     for unfinished in reversed(await lock.do(unfinished_generations)):
@@ -149,7 +155,7 @@ async def _drop_all(connection: asyncpg.Connection, generations: Sequence[Genera
 
 
 async def _require_not_live(connection: asyncpg.Connection, generation: Generation) -> None:
-    """While the connection was lost, somebody else could swap."""
+    """Raise RebuildError if the generation is live: while the connection was lost, somebody else could swap."""
     if await live_generation(connection) == generation:
         raise RebuildError(f"generation {generation.number} became the live one meanwhile, and is not dropped.")
 
@@ -166,7 +172,7 @@ async def _can_go_on(lock: MaintenanceLock, log: Log, generation: Generation, cl
 
 
 class Rebuild:
-    """One generation from where it stands to its swap."""
+    """The work of one rebuild: fill a generation from where it is, compare it, and swap it in."""
 
     def __init__(
         self,
@@ -236,7 +242,7 @@ class Rebuild:
     # Reading
 
     async def _catch_up(self, where: Callable[[], Awaitable[Positions]]) -> None:
-        """To within one batch of there."""
+        """Read until the generation is at most one batch behind: `where` says anew each time how far that is."""
         while True:
             ends = await where()
             await self._filling.read_to(ends, self._reporting("reading", ends), await self._published())
@@ -249,7 +255,7 @@ class Rebuild:
         return await self._log.end_offsets(self._filling.positions())
 
     async def _published(self) -> dict[int, int]:
-        """The live projector has published the dead letters below these offsets."""
+        """Return the offsets below which the live projector has published the dead letters."""
         if self._old is None or not self._is_same_log:
             return {}
         old = self._old
@@ -288,7 +294,10 @@ class Rebuild:
             await asyncio.sleep(settings.limits.rebuild_look_seconds)
 
     async def _compare_once(self, live: Generation) -> list[Difference] | None:
-        """At the live one's position, in one snapshot of it while its projector goes on. None where ours is ahead."""
+        """Compare at the position of the live generation, in one snapshot of it, while its projector goes on.
+
+        Returns None if this generation is ahead: the live one then has to come closer first.
+        """
         async with (
             self._connection() as of_live,
             self._connection() as of_built,
@@ -303,6 +312,7 @@ class Rebuild:
             return await differences_between(of_live, live.schema, of_built, self._generation.schema, self._settings)
 
     def _judge(self, live: Generation, found: Sequence[Difference], *, force: bool) -> None:
+        """Raise RebuildError if the generations differ, unless another version made the live one, or `force` is set."""
         number = self._generation.number
         self._report("comparing", self._filling.positions(), found)
         if not found:

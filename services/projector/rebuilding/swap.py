@@ -1,15 +1,18 @@
-"""A generation that takes the place of the live one.
+"""The swap: a generation takes the place of the live one, in one transaction.
 
-In one transaction the live generation's positions are locked, also against a claim of a partition that nobody has
-claimed so far, and their epochs raised, so that its projector can write no more; the other one is read to where that
-was, and to the end of the log as of now; then the stable views are re-pointed. Readers see the old generation up to the
-commit and the new one from there on, never a position that is behind. A swap that stands still in the midst of it is
-ended by the database.
+1. The positions of the live generation are locked, also against a claim of a partition that nobody has claimed so far.
+   Their epochs are raised, so its projector can write no more.
+2. The new generation is read to the position where the live one was, and to the end of the log as of now.
+3. The stable views are re-pointed, and the transaction commits.
 
-A read that has begun holds its views until its transaction ends, so a swap waits for it, and no transaction reads two
-generations. Two that wait for each other (a read that has one view and wants another, the swap that has the other)
-would be a deadlock, for which Postgres ends either of them: the swap gives up earlier, lets reads through and tries
-again.
+Readers see the old generation up to the commit and the new one from there on, and never a position that goes back. If
+the process dies before the commit, nothing has changed for anybody: the lock and the raised epochs are rolled back. If
+it stands still, the database ends the transaction after a while. If only the answer to the commit is lost, the next try
+finds the new generation live.
+
+A read that has begun keeps its views until its transaction ends. So a swap waits for it, and no transaction reads two
+generations. A read that has one view and wants another, and a swap that has the other, would wait for each other: a
+deadlock, for which Postgres ends either of them. So the swap gives up before that, lets reads through and tries again.
 """
 
 import asyncio
@@ -28,6 +31,7 @@ from services.projector.rebuilding.build import Filling, OnPositions, Positions
 from services.projector.settings import ProjectorSettings
 
 AGAIN_SECONDS: Final = 0.2
+"""The pause between two tries, in which reads that waited behind the swap get their turn."""
 
 logger = structlog.get_logger()
 
@@ -44,16 +48,16 @@ async def swap(
     catch_up: Callable[[], Awaitable[None]],
     on_progress: Callable[[Positions], OnPositions],
 ) -> None:
-    """`generation`, which is filled nearly to the end, is live when this returns.
+    """Make `generation` live; it has to be filled nearly to the end of the log.
 
-    `catch_up` is called after a try that failed: both generations have gone on meanwhile. `on_progress` is given where
-    this try reads to. Raises RebuildError, leaving the live one as it was.
+    `catch_up` is called after a try that failed, because the log has grown meanwhile. `on_progress` gets the offsets to
+    which this try reads. Raises RebuildError; the live generation is then as it was.
     """
 
     async def once(connection: asyncpg.Connection) -> bool:
         live = await live_generation(connection)
         if live == generation:
-            return True  # the commit of a try before was not heard of
+            return True  # an earlier try has committed, and its answer was lost
         if live != old:
             now = "the live generation was dropped" if live is None else f"generation {live.number} became live"
             raise RebuildError(f"{now} meanwhile, and nothing was swapped; run it again")
@@ -90,7 +94,7 @@ async def swap(
 
 
 async def _take_positions(connection: asyncpg.Connection, old: Generation) -> dict[int, int]:
-    # The whole table: a partition without a row could be claimed, and written, beside an update of the rows.
+    # Lock the whole table: a partition without a row could otherwise be claimed, and written, beside the update.
     await connection.execute(f"lock table {old.schema}.positions in exclusive mode")
     rows = await connection.fetch(
         f"update {old.schema}.positions set owner = 'swapped', owner_epoch = owner_epoch + 1 "  # noqa: S608
@@ -100,15 +104,18 @@ async def _take_positions(connection: asyncpg.Connection, old: Generation) -> di
 
 
 async def _end_if_idle(connection: asyncpg.Connection, seconds: float) -> None:
-    """A swap that stands still would keep the live generation's projector waiting."""
+    """Let the database end the swap if it stands still: it would keep the live generation's projector waiting."""
     await connection.execute(f"set local idle_in_transaction_session_timeout = {max(1, int(1000 * seconds))}")
 
 
 async def wait_for_locks(connection: asyncpg.Connection, seconds: float) -> None:
+    """Limit how long each statement of this transaction waits for a lock."""
     await connection.execute(f"set local lock_timeout = {max(1, int(1000 * seconds))}")
 
 
 async def _shorter_than_deadlocks(connection: asyncpg.Connection, settings: ProjectorSettings) -> float:
-    """So that the swap, not a reader, is what ends when both wait for each other."""
+    """Return a wait that is shorter than Postgres' own: the swap, not a reader, then ends if both wait for each
+    other.
+    """
     deadlock_ms: int = await connection.fetchval("select setting::int from pg_settings where name = 'deadlock_timeout'")
     return min(settings.limits.swap_lock_seconds, deadlock_ms / 2000)

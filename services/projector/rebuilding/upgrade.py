@@ -1,7 +1,7 @@
-"""A projector of a newer version than the live generation: it builds its own before it joins the others.
+"""A projector that is newer than the live generation builds its own generation before it joins the group.
 
-The services of the older version, their projector among them, serve until it has caught up and is swapped in. Of
-several new projectors one builds; the others wait for it.
+The services of the older version, their projector among them, keep working until the new generation has caught up and
+is swapped in. If several new projectors start, one of them builds and the others wait for it.
 """
 
 import asyncio
@@ -28,10 +28,10 @@ logger = structlog.get_logger()
 async def own_generation_live(
     log: Log, stores: Stores, dsn: str, settings: ProjectorSettings, metrics: ProjectorMetrics
 ) -> None:
-    """Returns once the live generation is of this version.
+    """Return once the live generation is of this version.
 
-    Raises OtherVersionError where this version is the older one, or is told to refuse; and what `Stores.live` and
-    `rebuild` raise.
+    Raises OtherVersionError if this version is the older one, or if the settings say to refuse; and what `Stores.live`
+    and `rebuild` raise.
     """
     cluster_id = await log.cluster_id()
     while True:
@@ -51,6 +51,8 @@ async def own_generation_live(
 
 
 class _Saying:
+    """Shows the progress in the metrics, and logs it every few seconds."""
+
     def __init__(self, metrics: RebuildMetrics) -> None:
         self._metrics = metrics
         self._said_at = float("-inf")
@@ -70,7 +72,7 @@ class _Saying:
 
 
 async def done_before(stopping: asyncio.Event, work: Coroutine[Any, Any, None]) -> bool:
-    """False where it had to stop first; what was built stays for the next time."""
+    """Do the work unless the process has to stop first; return whether it was done. What was built stays."""
     working = asyncio.create_task(work, name="own-generation")
     stop = asyncio.create_task(stopping.wait(), name="stopping")
     try:

@@ -1,4 +1,4 @@
-"""A process that fills some partitions of a generation: see `projector.workers`."""
+"""A process that fills some partitions of a generation; `worker_pool` starts it and describes the protocol."""
 
 import asyncio
 import signal
@@ -23,6 +23,7 @@ SAID_EVERY_SECONDS = 0.2
 
 
 async def work() -> None:
+    """Take the order from standard input, fill the partitions, and report the positions on standard output."""
     lines = await _standard_input()
     order = orjson.loads(await lines.readline())
     settings = ProjectorSettings.model_validate(order["settings"])
@@ -48,7 +49,7 @@ async def work() -> None:
 
 
 async def _follow(build: Build, lines: asyncio.StreamReader) -> None:
-    """Commands until there are no more, which ends what is under way."""
+    """Follow the commands of the parent. The end of the input ends what is being read."""
     reading: asyncio.Task[None] | None = None
     try:
         while line := await _next_line(lines, reading):
@@ -68,7 +69,7 @@ async def _follow(build: Build, lines: asyncio.StreamReader) -> None:
 
 
 async def _next_line(lines: asyncio.StreamReader, reading: asyncio.Task[None] | None) -> bytes:
-    """Raises what the reading came to, if it fails meanwhile."""
+    """Return the next command. If the reading fails while it waits, raise that failure."""
     line = asyncio.create_task(lines.readline(), name="next-line")
     waiting_for: set[asyncio.Task[Any]] = {line}
     if reading is not None and not reading.done():
@@ -100,6 +101,7 @@ async def _read_to(build: Build, ends: Mapping[str, int], publish_from: Mapping[
 
 
 def _say(positions: Positions, *, is_done: bool) -> None:
+    """Report the positions as one line of JSON. `is_done` says that the last command has been carried out."""
     said = {"positions": {str(tp.partition): at for tp, at in positions.items()}, "is_done": is_done}
     sys.stdout.buffer.write(orjson.dumps(said) + b"\n")
     sys.stdout.buffer.flush()

@@ -1,8 +1,11 @@
-"""One generation that is filled by several processes, each with its own partitions: this one and workers beside it.
+"""Several processes that fill one generation, each with partitions of its own: this process and workers beside it.
 
-A worker (`projector.worker`) is told what to do by lines of JSON on its standard input and says on its standard output
-how far it is. When its input ends, because it is no longer wanted or its parent died, it ends. It does not hear of
-signals that a terminal sends to its parent.
+A worker (`worker`) gets commands as lines of JSON on its standard input, and reports on its standard output how far it
+is. It ends when its input ends: the parent closes it, or has died. A signal that a terminal sends to the parent does
+not reach the worker, so a worker never dies in the middle of what its parent still wants to finish.
+
+Partitions are dealt out in turn, so that each process has as many as the others. Workers share nothing but the
+database: each claims its own partitions, and each transaction moves the positions of these alone.
 """
 
 import asyncio
@@ -25,7 +28,7 @@ from services.projector.settings import ProjectorSettings
 TOPIC: Final = THREAD_EVENTS.name
 LINE_BYTES_MAX: Final = 1_048_576
 END_SECONDS: Final = 10.0
-"""A worker that was told to end may take so long."""
+"""How long a worker may take to end before it is killed. What it has committed stays."""
 
 logger = structlog.get_logger()
 
@@ -56,7 +59,7 @@ class Workers:
                 "records_per_second": each,
             }
             self._workers.append(await _Worker.start(order))
-        # One process less to start: with that a worker is busy for as long as with some thousand records.
+        # Starting a worker costs as much as several thousand records, so this process fills one share itself.
         self._own = Build(
             self._log,
             PostgresStore(self._dsn, settings, self._generation),
@@ -109,7 +112,7 @@ class Workers:
             worker.tell(command)
 
     async def _all(self, answers: Sequence[Any]) -> None:
-        """The first failure ends the wait for the others, which go on until they are closed."""
+        """Wait for all. The first failure ends the wait for the others, which work on until they are closed."""
         tasks = [asyncio.ensure_future(answer) for answer in answers]
         try:
             await asyncio.gather(*tasks)
@@ -124,6 +127,8 @@ def _ignore_progress() -> None:
 
 
 class _Worker:
+    """A worker as its parent sees it: its process, and the positions that it reported last."""
+
     def __init__(self, process: Process, name: str) -> None:
         self._process = process
         self._name = name
@@ -149,7 +154,7 @@ class _Worker:
             self._process.stdin.write(orjson.dumps(command, option=orjson.OPT_NON_STR_KEYS) + b"\n")
 
     async def answered(self) -> None:
-        """Until it has done what it was told. Raises RebuildError where it cannot."""
+        """Wait until the worker has carried out its last command. Raises RebuildError if it fails or ends."""
         assert self._process.stdout is not None
         while line := await self._process.stdout.readline():
             said = orjson.loads(line)
@@ -170,7 +175,7 @@ class _Worker:
             process.stdin.close()
         try:
             async with asyncio.timeout(END_SECONDS):
-                await process.communicate()  # with what it still says, else it could not end
+                await process.communicate()  # read what it still reports: a full pipe would keep it from ending
         except TimeoutError:
             logger.warning("worker_killed", worker=self._name)
             process.kill()

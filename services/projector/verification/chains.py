@@ -1,7 +1,8 @@
-"""What the log says of itself: the hashes of its producers, and the hash chains that records name.
+"""Checks of the log against itself: the hashes of its producers, and the hash chains that records name.
 
-Whoever ends a turn names the chain of all that it had read of the thread, and a thread with a parent names that of its
-parent. So a record that was altered, removed or inserted before shows, though the views were built after that.
+The record that ends a turn names the hash chain of everything that its runtime had read of the thread, and a thread
+with a parent names the chain of its parent. So it shows if an earlier record was altered, removed or inserted, even if
+the views were built after that.
 """
 
 from collections.abc import AsyncIterator, Collection, Mapping
@@ -24,7 +25,7 @@ from services.projector.verification.report import Finding
 
 
 class Offsets:
-    """Sees each record that is read, in order, and finds where some are gone. No producer of threadlog leaves a gap."""
+    """Sees each record that is read, in order, and finds gaps. The producers of threadlog leave none."""
 
     def __init__(self, begins: Mapping[TopicPartition, int]) -> None:
         self._next = dict(begins)
@@ -41,7 +42,7 @@ class Offsets:
             self._add(tp, expected, record.offset)
 
     def end(self, ends: Mapping[TopicPartition, int]) -> None:
-        """Up to these offsets all was read."""
+        """Note that everything up to these offsets was read: what was not seen below them is missing."""
         for tp, end in sorted(ends.items()):
             if self._next.get(tp, end) < end:
                 self._add(tp, self._next[tp], end)
@@ -53,6 +54,7 @@ class Offsets:
 
 
 def gone(tp: TopicPartition, begin: int, end: int) -> Finding:
+    """Return the finding that the records from `begin` to before `end` are missing."""
     which = f"offset {begin} is" if end == begin + 1 else f"offsets {begin} to {end - 1} are"
     what = f"{which} not in partition {tp.partition} of {tp.topic}"
     return Finding("log", what, key={"partition": tp.partition, "offset": begin})
@@ -87,7 +89,10 @@ async def wrong_ends(connection: asyncpg.Connection, query: str, timeout_seconds
 async def wrong_parents(
     connection: asyncpg.Connection, query: str, timeout_seconds: float, log: Log, topic: str, partitions: int
 ) -> AsyncIterator[Finding]:
-    """A parent that is not among what was read is read from the log."""
+    """Yield threads that name another chain of their parent than its records give.
+
+    A parent that was not folded is read from the log.
+    """
     rows = [row async for row in connection.cursor(query, timeout=timeout_seconds)]
     for row in rows:
         folded = row["folded_chain"]
@@ -113,7 +118,7 @@ async def wrong_parents(
 
 
 async def chain_at(log: Log, tp: TopicPartition, key: ThreadKey, seq: int) -> str | None:
-    """None where the log holds no such record of the thread."""
+    """Return the hash chain of a thread at a seq; None if the log has no such record."""
     chain, counted = CHAIN_START, 0
     if seq == 0:
         return chain
@@ -126,10 +131,10 @@ async def chain_at(log: Log, tp: TopicPartition, key: ThreadKey, seq: int) -> st
 
 
 class Contexts:
-    """Of one thread: whether each step was asked with what the thread's records had come to by then.
+    """Checks for one thread that each model call got the context that the thread's records give at that point.
 
-    A step's context holds what its runtime had read, and its own events after that. Only where nothing of others came
-    in between is it known what that was.
+    The context of a step contains what its runtime had read, and the runtime's own events after that. A step is checked
+    only if no other producer's record lies in between: otherwise nobody knows what the runtime had read.
     """
 
     def __init__(self, key: ThreadKey) -> None:
@@ -138,11 +143,11 @@ class Contexts:
         self._transcript = Transcript()
         self.inherited: tuple[Item, ...] | None = None
         self._sources: list[str] = []
-        """By seq, from 1."""
+        """The producer of each record, by seq from 1."""
         self.findings: list[Finding] = []
 
     async def open(self, log: Log) -> None:
-        """Read what the thread inherits, where it is a fork: from the log, as all else here. Raises LogError."""
+        """Read what the thread inherits if it is a fork: from the log, as everything here. Raises LogError."""
         lineage = await _lineage(log, self._key)
         if lineage is None or lineage.kind != "fork":
             return
@@ -192,7 +197,7 @@ class Contexts:
 
 
 async def _lineage(log: Log, key: ThreadKey) -> Lineage | None:
-    """As the thread's creation says, which is among its first records."""
+    """Return the thread's lineage, from its creation, which is among its first records; None if there is none."""
     partitions = await log.partition_count(THREAD_EVENTS.name)
     tp = TopicPartition(THREAD_EVENTS.name, log.partition_for(key.to_bytes(), partitions))
     state = NOTHING

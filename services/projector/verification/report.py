@@ -1,4 +1,4 @@
-"""What a verification found."""
+"""The result of a verification: its findings, and the first of each kind."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 from pydantic import JsonValue
 
 Check = Literal["log", "hash", "chain", "lineage", "context", "view"]
-"""In this order they are made, and the first that is found is named first:
+"""The checks, in the order in which they are made; what is found first is reported first:
 
     log       the partition itself: records that are gone from its beginning, its middle or its end
     hash      a record's value is not the one that its producer hashed
@@ -18,18 +18,20 @@ Check = Literal["log", "hash", "chain", "lineage", "context", "view"]
 """
 
 VALUE_CHARACTERS_MAX = 2_000
-"""Of a value that is shown."""
+"""Characters of a value in a finding; the rest is cut off."""
 
 
 class Finding(NamedTuple):
+    """One thing that is wrong, and where. `log_says` and `view_says` are the two values that should be equal."""
+
     check: Check
     what: str
-    """A sentence."""
+    """What is wrong, as a sentence."""
     tenant: str | None = None
     thread: str | None = None
     view: str | None = None
     key: Mapping[str, JsonValue] | None = None
-    """Of the view's row, or the position of the record."""
+    """The key of the view's row, or the position of the record."""
     column: str | None = None
     log_says: str | None = None
     view_says: str | None = None
@@ -39,9 +41,11 @@ class Finding(NamedTuple):
 
 
 class Progress(NamedTuple):
+    """How far a verification is."""
+
     phase: Literal["reading", "checking", "comparing", "done"]
     view: str | None
-    """That is being compared."""
+    """The view that is being compared; None in the other phases."""
     records_done: int
     records_total: int
     seconds: float
@@ -50,20 +54,20 @@ class Progress(NamedTuple):
 @dataclass(slots=True)
 class Report:
     generation: int
-    """That was verified."""
+    """Number of the generation that was verified."""
     thread: str | None = None
-    """Where it was this one alone, as tenant/thread."""
+    """The one thread that was verified, as tenant/thread; None if all were."""
     positions: dict[int, int] = field(default_factory=dict)
-    """By partition: where the log was folded up to, and the views were at."""
+    """The offset up to which the log was folded, by partition: it is the position of the views."""
     records: int = 0
-    """That were folded."""
+    """Number of records that were folded."""
     rows: dict[str, int] = field(default_factory=dict)
-    """By view: how many rows the log comes to."""
+    """The number of rows that the log gives, by view."""
     findings: int = 0
     by_check: dict[str, int] = field(default_factory=dict)
     by_view: dict[str, int] = field(default_factory=dict)
     firsts: list[Finding] = field(default_factory=list)
-    """The first of each check, and of each view."""
+    """The first finding of each check, and of each view."""
     seconds: float = 0.0
 
     @property
@@ -71,6 +75,7 @@ class Report:
         return self.firsts[0] if self.firsts else None
 
     def add(self, finding: Finding, count: int = 1) -> None:
+        """Count a finding that stands for `count` of its kind; keep it if it is the first."""
         of_view = "" if finding.view is None else finding.view
         if (of_view not in self.by_view and finding.check == "view") or finding.check not in self.by_check:
             self.firsts.append(finding)

@@ -1,7 +1,7 @@
-"""Rows of two generations side by side: where they differ, and in which column first.
+"""Comparing the rows of two generations: which rows differ, and in which column first.
 
-Both sides are read in the order of the primary key, each row as its key and a hash, and merged here: whatever the size
-of a view, memory holds a few pages of it. The rows themselves are fetched for the first difference alone.
+Both sides are read in the order of the primary key, each row as its key and a hash, and merged here. So memory holds a
+few pages of a view, whatever its size. Only for the first difference are the rows themselves fetched.
 """
 
 from collections.abc import AsyncIterator, Sequence
@@ -26,7 +26,7 @@ class KeyColumn(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One generation, on a connection that is in a transaction."""
+    """One generation, read on a connection that is in a transaction."""
 
     connection: asyncpg.Connection
     schema: str
@@ -34,7 +34,7 @@ class Side:
 
 
 class Restriction(NamedTuple):
-    """Which rows of a view are compared: a condition over `$1` and so on, and its arguments."""
+    """The rows of a view that are compared: a condition with parameters from `$1` on, and their values."""
 
     condition: str = "true"
     arguments: tuple[object, ...] = ()
@@ -48,6 +48,7 @@ class Differences(NamedTuple):
 async def compare_rows(
     view: str, keys: Sequence[KeyColumn], log_side: Side, view_side: Side, only: Restriction
 ) -> Differences:
+    """Count the rows that one side lacks or has otherwise, and describe the first of them."""
     count, first = 0, None
     of_log, of_view = _rows(view, keys, log_side, only), _rows(view, keys, view_side, only)
     left, right = await anext(of_log, None), await anext(of_view, None)
@@ -70,7 +71,9 @@ async def compare_rows(
 
 
 async def _rows(view: str, keys: Sequence[KeyColumn], side: Side, only: Restriction) -> AsyncIterator[tuple[Key, int]]:
-    """Key and hash, in an order that Python knows too: text by code points."""
+    """Yield key and hash of each row. Text is ordered by code points, as Python orders it: the merge compares
+    keys here.
+    """
     names = ", ".join([f'r."{key.name}"' for key in keys])
     order = ", ".join([f'r."{key.name}" collate "C"' if key.is_collated else f'r."{key.name}"' for key in keys])
     query = (
@@ -102,7 +105,7 @@ async def _finding(
 
 
 async def _row(view: str, keys: Sequence[KeyColumn], side: Side, key: Key) -> dict[str, str | None]:
-    """The columns that the log determines, as text; empty where the row is not there."""
+    """Return the columns that the log determines, as text; empty if there is no such row."""
     columns = await _columns(side.connection, view, side.schema)
     texts = ", ".join([f'"{name}"::text' for name in columns])
     condition = " and ".join([f'"{column.name}" = ${number}' for number, column in enumerate(keys, start=1)])

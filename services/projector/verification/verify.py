@@ -1,8 +1,11 @@
-"""Whether the views are what the log comes to, and the log what its writers say of it.
+"""Verification: do the views equal what the log gives, and is the log what its producers wrote?
 
-The log is folded again, by the code that the projector has, into a scratch generation beside the live one, up to where
-the live one is: its positions are read in a snapshot, the fold stops exactly there, and the live rows are compared in
-that same snapshot. So nothing is stopped, and services write on meanwhile.
+The log is folded again, by the projector's own code, into a scratch generation beside the live one, up to the position
+of the live one. That position is read in a snapshot, the fold stops exactly there, and the live rows are compared in
+the same snapshot. So no service has to stop, and all of them may write meanwhile.
+
+The snapshot is opened late: before it, the scratch generation reads in rounds until it is close. What is left to read
+while the snapshot is open is then little, unless the log grows as fast as it is read.
 
 The scratch generation is dropped at the end. If this process is killed, the next verification drops it.
 """
@@ -44,7 +47,7 @@ from services.projector.verification.rows import KeyColumn, Restriction, Side, c
 
 TOPIC: Final = THREAD_EVENTS.name
 COMPARED: Final = ("events", *[name for name in TABLES if name not in {"events", "positions"}], "positions")
-"""In this order: what a record is comes before what was made of it."""
+"""The views in the order of the comparison: `events` first, because a record explains the rows made from it."""
 
 SECONDS_MAX: Final = 86_400.0
 """A verification that takes longer than a day ends with an error. It keeps a snapshot of the live views open while
@@ -59,15 +62,15 @@ OnProgress = Callable[[Progress], None]
 
 
 class VerifyError(ProjectorError):
-    """It could not be found out."""
+    """The verification could not be carried out, so it says nothing about the views."""
 
 
 @dataclass(frozen=True, slots=True)
 class VerifyRequest:
     thread: ThreadKey | None = None
-    """None are all."""
+    """The one thread to verify; None means all."""
     accepted: Collection[tuple[int, int]] = ()
-    """Partition and offset of records whose wrong hash is known."""
+    """Partition and offset of records whose wrong hash is known and accepted."""
 
 
 async def verify(
@@ -115,7 +118,7 @@ async def _create_scratch(connection: asyncpg.Connection, cluster_id: str) -> Ge
 
 
 async def _drop_scratches(lock: MaintenanceLock) -> None:
-    """Whoever made them is gone, or is this process: there is one at a time."""
+    """Drop all scratch generations. The lock allows one verification at a time, so whoever made them has ended."""
     for left in await lock.do(lambda connection: unfinished_generations(connection, "scratch")):
 
         async def drop(connection: asyncpg.Connection, generation: Generation = left) -> None:
@@ -147,7 +150,7 @@ class _Verification:
         self._sql = SqlFiles(Path(__file__).with_name("sql"))
         self._partitions = 0
         self._only: frozenset[int] | None = None
-        """The partitions that are read; None are all."""
+        """The partitions to read; None means all."""
         self._begins: Positions = {}
         self._report = Report(live.number, None if asked.thread is None else str(asked.thread))
         self._contexts = None if asked.thread is None else Contexts(asked.thread)
@@ -206,7 +209,7 @@ class _Verification:
         return is_wanted
 
     async def _read_until_close(self, build: Build) -> None:
-        """So that the snapshot, in which the rest is read, is short."""
+        """Read until at most one batch is left, so that the snapshot in which the rest is read is short."""
         for _ in range(ROUNDS_MAX):
             stored = await self._lock.do(lambda connection: stored_positions(connection, self._live))
             targets = await self._within_log(stored)
@@ -231,7 +234,7 @@ class _Verification:
         return targets
 
     async def _within_log(self, stored: Positions) -> dict[TopicPartition, int]:
-        """Of the partitions that are read: where the views are, or the log ends before."""
+        """Return how far to read each partition: to the position of the views, or to the end of the log before that."""
         ends = await self._log.end_offsets(self._begins)
         return {tp: max(self._begins[tp], min(stored.get(tp, 0), end)) for tp, end in ends.items()}
 
@@ -300,7 +303,7 @@ class _Verification:
             report.add(finding)
 
     async def _compare_all(self, log_side: Side, view_side: Side) -> None:
-        """By checksums first; row by row only what differs, a tenant's rows of a view at a time."""
+        """Compare by checksums first, and row by row only the rows of a tenant and view that differ."""
         self._say("comparing", None)
         found = await differences_between(
             view_side.connection, view_side.schema, log_side.connection, log_side.schema, self._settings
@@ -346,7 +349,7 @@ class _Verification:
 
 
 def accepted_of(texts: Collection[str]) -> Mapping[tuple[int, int], None]:
-    """From `partition:offset`. Raises VerifyError."""
+    """Return the records named as `partition:offset`, without repetitions. Raises VerifyError."""
     accepted: dict[tuple[int, int], None] = {}
     for text in texts:
         partition, colon, offset = text.partition(":")

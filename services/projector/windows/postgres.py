@@ -1,4 +1,7 @@
-"""The cells of the windows in Postgres."""
+"""Cells and positions of the windows in Postgres.
+
+They are in the schema `threadlog`, outside of the generations: a rebuild of the views does not count anything again.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -55,20 +58,20 @@ class PostgresWindowStore:
             for key, cell in sorted(cells.items())
         ]
         async with self._link.connected() as connection, connection.transaction():
-            # What is counted is not counted again: it must be there after a crash of the database, too.
+            # Wait for the disk: what is counted is not counted again, so it has to be there after a crash, too.
             await connection.execute("set local synchronous_commit = on")
             found = await connection.fetch(self._sql["move_window_positions"], cluster_id, *columns_of(positions))
             if len(found) != len(moved):
                 stored = await connection.fetch(self._sql["select_window_positions"], cluster_id, sorted(moved))
                 if {row[0]: tuple(row.values())[1:] for row in stored} == {p: after for p, (_, after) in moved.items()}:
-                    return  # written by a try whose answer was lost
+                    return  # an earlier try has written it, and its answer was lost
                 overtaken = sorted(moved.keys() - {row["partition"] for row in found})
                 raise OvertakenError(f"partitions {overtaken} are counted by another worker, or were reset")
             if rows:
                 await connection.execute(self._sql["upsert_window_cells"], cluster_id, *columns_of(rows))
 
     async def delete_before(self, minute_ms: int, cells_max: int) -> int:
-        """At most so many cells; returns how many there were."""
+        """Delete at most this number of old cells; return how many were deleted."""
         async with self._link.connected() as connection:
             done: str = await connection.execute(self._sql["delete_window_cells"], minute_ms, cells_max)
         return int(done.rsplit(maxsplit=1)[-1])

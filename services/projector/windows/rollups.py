@@ -1,9 +1,9 @@
-"""The live operations windows: `threadlog services run rollups`. The only module that knows Faust.
+"""`threadlog services run rollups`: the worker that counts the live windows of operators. Only this module knows Faust.
 
-Faust reads `thread-effects` as a member of its group and hands on what it reads. Where a partition is read from is what
-the windows' own positions say, which are stored with the cells in one transaction; the offsets that Faust commits are
-for lag tools only. There are no Faust tables: their changelogs would be a second place to recover from, and could not
-be written in one transaction with the cells that operators read.
+Faust reads `thread-effects` as a member of its group, and passes on what it reads. The windows' own positions say where
+to read a partition from. They are stored with the cells in one transaction, so a crash counts nothing twice and leaves
+nothing out. The offsets that Faust commits are for lag tools only. No Faust tables are used: their changelogs would be
+a second place to recover from, and could not be written in one transaction with the cells that operators read.
 """
 
 import asyncio
@@ -31,21 +31,22 @@ from services.projector.windows.postgres import PostgresWindowStore
 from services.projector.windows.worker import TOPIC, WindowWorker
 
 STOP_SECONDS: Final = 5.0
+"""How long Faust may take to stop."""
 
 logger = structlog.get_logger()
 
 
 class FaustEndedError(ProjectorError):
-    """Nothing is read any more."""
+    """Faust has ended by itself, so nothing is read any more, and the process ends."""
 
 
 class _Consumer(driver.Consumer):
-    """Reads each partition from where the windows say."""
+    """Faust's consumer, which reads each partition from where the windows say."""
 
     worker: ClassVar[WindowWorker]
 
     async def seek_to_committed(self) -> Mapping[TP, int]:
-        """Called whenever partitions were assigned, before anything of them is read."""
+        """Go to the windows' positions. Faust calls this after each assignment, before it reads."""
         assigned = {tp.partition: tp for tp in self.assignment() if tp.topic == TOPIC}
         starts = {assigned[number]: offset for number, offset in (await self.worker.hold(assigned)).items()}
         await self.seek_wait(starts)
@@ -54,14 +55,14 @@ class _Consumer(driver.Consumer):
 
 class _App(faust.App):
     def _create_directories(self) -> None:
-        """For tables, of which there are none: it would make them where the process was started."""
+        """Make no folders: they are for tables, and would appear in the current folder of the process."""
 
 
 def make_app(settings: RollupsSettings, worker: WindowWorker) -> faust.App:
     servers = settings.kafka_bootstrap_servers.split(",")
     app = _App(
         ROLLUPS_GROUP,
-        # Otherwise variables that are not ours go before what we say: BROKER_URL, APP_VERSION, TIMEZONE …
+        # Without this, variables of other programs would win over these arguments: BROKER_URL, APP_VERSION, TIMEZONE …
         env={},
         broker=[URL(f"kafka://{server.strip()}") for server in servers],
         broker_client_id=f"rollups-{settings.instance}",
@@ -120,7 +121,7 @@ async def serve(settings: RollupsSettings, lifecycle: Lifecycle) -> None:
 
 
 async def _read(app: faust.App) -> None:
-    """Until it is cancelled. Raises FaustEndedError where Faust ends by itself."""
+    """Run Faust until it is cancelled. Raises FaustEndedError if Faust ends by itself."""
     app.finalize()
     try:
         await app.start()

@@ -1,13 +1,14 @@
 """Counting effects into cells: per tenant, minute in event time, and source partition.
 
-A cell is a pure function of its partition's effects up to an offset, which it remembers: whoever counts them, in
-whatever batches, after whatever crash, comes to the same values, and what comes twice counts once. So cells are written
-as absolute values, and read back before they are counted on.
+A cell is a pure function of its partition's effects up to an offset, which the cell stores. Whoever counts them, in
+whatever batches, after whatever crash, gets the same values; an effect that comes twice counts once. So cells are
+written as absolute values, and are read back before more is counted into them.
 
-Which minute an effect belongs to is decided by its own time and by those before it in its partition alone. The
-watermark is the latest time so far; a clock that runs ahead moves it no further than to when the effect was published.
-What comes a day behind it is late: it belongs to no minute any more. Yet the calls that began or ceased to wait by it
-do so, from the first minute on that is still open: the sums over all minutes stay those of the folds.
+The minute of an effect depends only on its own time and on the times before it in its partition. The watermark is the
+latest time so far; a clock that runs ahead moves it to a little after the effect was published, and no further. An
+effect that is a day behind the watermark is late, and belongs to no minute any more. Only its changes of the number of
+waiting and unknown calls count, in the first minute that is still open: the sums over all minutes then equal those of
+the folds.
 """
 
 from collections import OrderedDict
@@ -31,13 +32,13 @@ minutes must not make the effects of other services late.
 NAMES_MAX = 50
 """Names of one kind in a cell, such as tools; further ones count as `other`. It bounds the size of a cell."""
 COUNT_MAX = 2**62
-"""What a counter can hold; the database's integers end a little above."""
+"""The largest value of a counter, a little below that of the database's integers."""
 
 
 class CellKey(NamedTuple):
     tenant: str
     minute_ms: int
-    """When it begins."""
+    """The time at which the minute begins."""
     partition: int
 
 
@@ -53,23 +54,23 @@ class Cell:
 
 
 class Position(NamedTuple):
-    """Of a partition of thread-effects."""
+    """How far a partition of thread-effects is counted."""
 
     next_offset: int = -1
-    """-1: nothing was ever counted."""
+    """The next offset of thread-effects to count; -1 if nothing was ever counted."""
     source_offset: int = 0
-    """Of thread-events: everything below was counted, or is not there."""
+    """The offset of thread-events below which everything was counted. An effect below it was published twice."""
     watermark_ms: int = 0
 
 
 class Taken(NamedTuple):
-    """A record of thread-effects, and where it was."""
+    """A record of thread-effects, and its position."""
 
     partition: int
     offset: int
     published_ms: int
     effect: ThreadEffect | None
-    """None where it is no effect of this partition."""
+    """The effect; None if the record is not an effect of this partition."""
 
 
 class Placed(NamedTuple):
@@ -78,15 +79,15 @@ class Placed(NamedTuple):
 
 
 class OvertakenError(ThreadlogError):
-    """Somebody else counts this partition, or what was counted is there no more. Start again from what is stored."""
+    """Another worker counts this partition, or its position was reset. Start again from what is stored."""
 
 
 class GapError(ThreadlogError):
-    """The records of a partition are not those that come next."""
+    """A record of the partition is missing between the last one and this one. Start again from what is stored."""
 
 
 class WindowStore(Protocol):
-    """All raise StoreAwayError while the database is away."""
+    """The port to cells and positions. All methods raise StoreAwayError while the database is away."""
 
     async def positions(self, cluster_id: str, partitions: Iterable[int]) -> dict[int, Position]: ...
 
@@ -100,11 +101,17 @@ class WindowStore(Protocol):
         cells: Mapping[CellKey, Cell],
         moved: Mapping[int, tuple[Position, Position]],
     ) -> None:
-        """Cells and positions, from and to, in one transaction. Raises OvertakenError where a position is another."""
+        """Write cells and positions in one transaction; `moved` has the old and the new position of each partition.
+
+        Raises OvertakenError if a stored position is not the old one.
+        """
         ...
 
     async def delete_before(self, minute_ms: int, cells_max: int) -> int:
-        """At most so many cells on which no sum rests; returns how many there were."""
+        """Delete at most `cells_max` old cells; return how many were deleted.
+
+        Cells that change the number of waiting or unknown calls are kept: the present numbers are sums over them.
+        """
         ...
 
     async def close(self) -> None: ...
@@ -122,7 +129,7 @@ class Rules:
 
 
 class Counts(NamedTuple):
-    """What a batch came to, for metrics."""
+    """How many effects of each kind a batch has, for metrics."""
 
     effects: int = 0
     repeated: int = 0
@@ -131,7 +138,7 @@ class Counts(NamedTuple):
 
 
 class _Due(NamedTuple):
-    """An effect to be counted."""
+    """An effect to count, and the cell it counts in."""
 
     key: CellKey
     effect: ThreadEffect
@@ -139,16 +146,20 @@ class _Due(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """What is to be counted of a batch, and where."""
+    """What to count of a batch, and how the positions move."""
 
     due: Sequence[_Due]
     moved: Mapping[int, tuple[Position, Position]]
-    """By partition: from where to where."""
+    """The old and the new position of each partition."""
     counts: Counts
 
 
 class Windows:
-    """Positions and cells of the partitions held, as they are stored."""
+    """The positions and cells of the partitions that this worker has, as they are stored.
+
+    Counting has three steps: `plan` decides, `count` computes the new cells, `written` takes them over once they are
+    stored. If the process dies, or the write fails, nothing has changed here.
+    """
 
     def __init__(self, rules: Rules) -> None:
         self._rules = rules
@@ -159,8 +170,10 @@ class Windows:
     def hold(
         self, stored: Mapping[int, Position], partitions: Iterable[int], begins: Mapping[int, int] | None = None
     ) -> None:
-        """These partitions and no others. What is known of cells may be old by now. Records before `begins` are gone
-        from the topic, so that nobody can count them.
+        """Take these partitions, and forget all others.
+
+        Cells in memory are dropped, because another worker may have counted since. Records before `begins` are no
+        longer on the topic, so nobody can count them: starting after them is no gap.
         """
         self._positions = {partition: stored.get(partition, Position()) for partition in partitions}
         self._begins = begins or {}
@@ -170,15 +183,15 @@ class Windows:
         return {partition: max(0, position.next_offset) for partition, position in self._positions.items()}
 
     def stored(self) -> dict[int, Position]:
-        """As the store has to have them, if nobody else has written it."""
+        """Return the positions that the store has if nobody else wrote it."""
         return {partition: at for partition, at in self._positions.items() if at != Position()}
 
     def watermark_ms(self) -> int:
-        """The latest of all partitions."""
+        """Return the latest watermark of all partitions."""
         return max([position.watermark_ms for position in self._positions.values()], default=0)
 
     def plan(self, taken: Sequence[Taken]) -> Plan:
-        """Raises GapError. Changes nothing here until `written`."""
+        """Decide what to count, without changing anything. Raises GapError."""
         positions, due = dict(self._positions), list[_Due]()
         repeated = late = unreadable = 0
         for partition, offset, published_ms, effect in taken:
@@ -208,11 +221,11 @@ class Windows:
         return Plan(due, moved, Counts(len(taken), repeated, late, unreadable))
 
     def missing(self, plan: Plan) -> list[CellKey]:
-        """Cells that have to be read before the plan is counted."""
+        """Return the cells that have to be read before the plan can be counted."""
         return list(dict.fromkeys(due.key for due in plan.due if due.key not in self._cells))
 
     def count(self, plan: Plan, loaded: Mapping[CellKey, Cell]) -> dict[CellKey, Cell]:
-        """The cells as they are afterwards; `loaded` are those of the missing ones that are stored."""
+        """Return the cells as they are afterwards. `loaded` has the missing cells that were found in the store."""
         cells: dict[CellKey, Cell] = {}
         for key, effect, is_late in plan.due:
             cell = cells.get(key)
@@ -244,7 +257,7 @@ def place(time_ms: int, watermark_ms: int, late_ms: int) -> Placed:
 
 
 def count_effect(cell: Cell, effect: ThreadEffect, names_max: int, *, is_late: bool) -> None:
-    """Idempotent by the effect's offset."""
+    """Count an effect into a cell. It is idempotent by the offset of the effect."""
     if effect.offset <= cell.counted_to:
         return
     cell.counted_to = effect.offset

@@ -1,4 +1,8 @@
-"""Counts what it is fed, batch by batch: reads the cells that a batch touches, counts, writes cells and positions."""
+"""The worker that counts windows, batch by batch: it reads the cells of a batch, counts, and writes cells and
+positions.
+
+If the process dies before the write, nothing was counted; after it, the positions say so. There is no state in between.
+"""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
@@ -26,7 +30,7 @@ T = TypeVar("T")
 
 
 class WindowWorker:
-    """`hold` says where to read from; `feed` takes what is read from there on, in order; `run` counts it."""
+    """`hold` returns where to read from, `feed` takes the records from there on in order, and `run` counts them."""
 
     def __init__(
         self, store: WindowStore, log: Log, cluster_id: str, settings: RollupsSettings, metrics: RollupsMetrics
@@ -42,14 +46,14 @@ class WindowWorker:
         self._counted = asyncio.Event()
         self._counting = asyncio.Lock()
         self._changed: frozenset[int] = frozenset()
-        """Partitions whose stored positions the last look found to be others than ours."""
+        """Partitions whose stored position differed from ours at the last look."""
         self.is_ready = False
 
     def positions(self) -> dict[TopicPartition, int]:
         return {TopicPartition(TOPIC, partition): at for partition, at in self._windows.positions().items()}
 
     async def hold(self, partitions: Iterable[int]) -> dict[int, int]:
-        """These partitions and no others, and what was fed before is forgotten. The offsets to read from."""
+        """Take these partitions and no others, forget what was fed before, and return the offsets to read from."""
         async with self._counting:
             self._fed.clear()
             self._counted.set()
@@ -71,7 +75,9 @@ class WindowWorker:
         return {tp.partition: max(begins[tp], self._windows.positions()[tp.partition]) for tp in tps}
 
     async def feed(self, partition: int, offset: int, value: bytes | None, published_ms: int) -> None:
-        """Waits while too much is not counted yet."""
+        """Take one record. Waits while `batch_max` records are not counted yet, so that Faust reads no further
+        ahead.
+        """
         while len(self._fed) >= self._settings.window_limits.batch_max:
             self._counted.clear()
             await self._counted.wait()
@@ -79,7 +85,7 @@ class WindowWorker:
         self._came.set()
 
     async def run(self) -> None:
-        """Until it is cancelled. Raises OvertakenError, GapError: start again from what is stored."""
+        """Count until it is cancelled. Raises OvertakenError, GapError: start again from what is stored."""
         loop = asyncio.get_running_loop()
         prune_at = 0.0
         while True:
@@ -97,7 +103,7 @@ class WindowWorker:
                 await self._prune()
 
     async def count(self) -> None:
-        """All that was fed so far."""
+        """Count everything that was fed so far."""
         async with self._counting:
             taken, self._fed = self._fed, []
             self._counted.set()
@@ -118,8 +124,10 @@ class WindowWorker:
         metrics.cells_written.inc(len(cells))
 
     async def _look(self) -> None:
-        """Without effects to count nothing else would tell that the positions were reset, or that another worker
-        counts. Seen twice, since partitions may just be changing hands.
+        """Compare the stored positions with ours.
+
+        Without effects to count, nothing else would show that the positions were reset or that another worker counts. A
+        difference has to be seen twice, because partitions may just be changing hands.
         """
         async with self._counting:
             ours = {partition: at.next_offset for partition, at in self._windows.stored().items()}
