@@ -1,8 +1,11 @@
-"""Import jobs: what was asked for is kept in Postgres, and worked on by whoever takes it up, until it is done.
+"""Import jobs: what was asked for is kept in Postgres until some worker has done it.
 
-A job is taken up with a lease that its worker renews; a worker that dies lets go of it by that. What a file came to is
-written once it is wholly in the log, so another worker begins with the first that is not. One job of a tenant is worked
-on at a time, so that no two import the same session.
+A worker takes a job with a lease and renews it. If the worker dies, the lease runs out and another worker takes the
+job. The outcome of a file is written once the file is wholly in the log, so the next worker begins with the first file
+that is not. A file that was in the middle is imported again: its records have derived ids, and the fold counts them
+once.
+
+Only one job of a tenant is worked on at a time, so that no two workers import the same session.
 """
 
 import asyncio
@@ -30,20 +33,28 @@ SQL: Final = SqlFiles(Path(__file__).with_name("sql"))
 
 
 class WantedFile(NamedTuple):
+    """A file of a request: its path in the session folder, and the artifact with its bytes."""
+
     path: str
     sha256: str
     size: int
     companion: bool
+    """Whether the file only belongs to a session, such as a tool's output, and is no session itself."""
 
 
 class Job(NamedTuple):
+    """An import that this worker has taken."""
+
     id: str
     tenant: TenantId
     tool: Tool
     tries: int
+    """Times that it was taken, this time included."""
 
 
 class JobFile(NamedTuple):
+    """A file of an import, and whether it is done."""
+
     import_id: str
     number: int
     path: str
@@ -52,15 +63,15 @@ class JobFile(NamedTuple):
     companion: bool = False
     is_done: bool = False
     sessions: tuple[str, ...] = ()
-    """Of those that are done, whose threads are there."""
+    """Sessions of a file that is done; their threads exist."""
 
 
 class LeaseLostError(Exception):
-    """Another worker has the job."""
+    """Another worker has the job. This one must write nothing more."""
 
 
 class Jobs:
-    """All raise what asyncpg does."""
+    """The table of imports, as workers use it. All methods raise what asyncpg raises."""
 
     def __init__(self, pool: asyncpg.Pool, worker: str, lease_seconds: float) -> None:
         self._pool = pool
@@ -68,21 +79,25 @@ class Jobs:
         self._lease_seconds = lease_seconds
 
     async def waiting(self) -> int:
+        """Return how many imports a worker could take now."""
         return cast("int", await self._pool.fetchval(SQL["unfinished_imports"]))
 
     async def claim(self) -> Job | None:
+        """Take the oldest import that nobody works on; None if there is none."""
         row = await self._pool.fetchrow(SQL["claim_import"], self._worker, self._lease_seconds)
         return Job(row["id"], TenantId(row["tenant"]), row["tool"], row["tries"]) if row is not None else None
 
     async def renew(self, job: Job) -> None:
-        """Raises LeaseLostError."""
+        """Renew the lease. Raises LeaseLostError."""
         if not await self._pool.fetchval(SQL["renew_import"], job.id, self._worker, self._lease_seconds):
             raise LeaseLostError
 
     async def end(self, job: Job, status: str, problem: str | None = None, again_seconds: float = 0.0) -> None:
+        """Give the job back with its new status. `waiting` makes it free again after `again_seconds`."""
         await self._pool.fetchval(SQL["end_import"], job.id, self._worker, status, problem, again_seconds)
 
     async def files(self, job: Job) -> list[JobFile]:
+        """Return the job's files in order."""
         rows = await self._pool.fetch(SQL["files_of_import"], job.tenant, job.id)
         return [
             JobFile(
@@ -93,6 +108,7 @@ class Jobs:
         ]
 
     async def waiting_files(self, job: Job, sessions: Sequence[str], files_max: int) -> list[JobFile]:
+        """Return files of the tenant's earlier imports that lacked one of these sessions."""
         rows = await self._pool.fetch(SQL["waiting_files"], job.tenant, list(sessions), job.id, files_max)
         return [JobFile(row["import"], row["number"], row["path"], row["sha256"], row["size"]) for row in rows]
 
@@ -104,7 +120,10 @@ class Jobs:
         outcome: list[JsonValue],
         waits_for: str | None,
     ) -> None:
-        """Raises LeaseLostError."""
+        """Write what became of a file, together with a check of the lease. Raises LeaseLostError.
+
+        `file` may belong to an earlier import that waited for a session of this one.
+        """
         found = await self._pool.fetchval(
             SQL["put_report"],
             job.tenant,
@@ -121,19 +140,19 @@ class Jobs:
 
 
 class Imports:
-    """What the API does with them. Raises ProblemError (views-unavailable)."""
+    """The table of imports, as the API uses it. All methods raise ProblemError (views-unavailable)."""
 
     def __init__(self, pool: asyncpg.Pool, database: Database, sql: Mapping[str, str]) -> None:
         self._pool = pool
         self._database = database
         self._sql = sql
         self.wanted = asyncio.Event()
-        """Set whenever there may be something to work on."""
+        """The supervisor waits for this; it is set whenever there may be something to work on."""
 
     async def create(
         self, import_id: UUID, principal: Principal, tool: Tool, request_sha256: str, files: Sequence[WantedFile]
     ) -> bool:
-        """Whether it is there with this very request: made now, or before."""
+        """Record an import. Returns whether it is there with this very request, recorded now or before."""
         tenant = principal.tenant
         columns = [list(column) for column in zip(*files, strict=True)]
         sessions = sum(not file.companion for file in files)
@@ -146,12 +165,17 @@ class Imports:
             )
             there = await self._pool.fetchval(SQL["request_of_import"], tenant, import_id)
         except AWAY as error:
-            raise ProblemError(Problem(VIEWS_UNAVAILABLE, f"It cannot be recorded: {type(error).__name__}.")) from error
+            raise ProblemError(
+                Problem(
+                    VIEWS_UNAVAILABLE,
+                    f"The import cannot be recorded: the database failed with {type(error).__name__}. Try again.",
+                )
+            ) from error
         self.wanted.set()
         return cast("str | None", there) == request_sha256
 
     async def read(self, tenant: str, import_id: UUID) -> bytes | None:
-        """As JSON."""
+        """Return the import as JSON; None if the tenant has no such import."""
         rows = await self._database.fetch(tenant, self._sql["import"], tenant, import_id)
         if not rows:
             return None
@@ -161,7 +185,7 @@ class Imports:
         return orjson.dumps(found)
 
     async def files(self, tenant: str, import_id: UUID, after: int, files_max: int) -> bytes:
-        """A page of those that are done, as JSON."""
+        """Return a page of the import's files that are done, as JSON."""
         query = self._sql["import_files"]
         rows = await self._database.fetch(tenant, query, tenant, import_id, after, files_max)
         files = [

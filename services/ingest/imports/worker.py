@@ -1,7 +1,10 @@
 """The process that works on imports: `python -m services.ingest.imports.worker`, a child of ingest.
 
-It ends when there is nothing to do, when its parent ends (its standard input is then at its end), or when it is killed:
-whatever it was about is taken up again by the next one.
+It ends when there is nothing to do, when its parent ends (its standard input is then at its end), or when it is killed.
+Whatever it was working on is continued by the next one.
+
+Session files may be hostile or broken. What is wrong with one file becomes its report, and the others go on. Errors of
+Kafka, Postgres or the artifact store interrupt the whole job, which is tried again.
 """
 
 import asyncio
@@ -40,6 +43,7 @@ from services.ingest.imports.jobs import FILES_MAX, Job, JobFile, Jobs, LeaseLos
 from services.ingest.settings import IngestSettings
 
 MEDIA_TYPE = "application/x-ndjson"
+"""Media type of a session file, whose lines are JSON."""
 TRIES_MAX: Final = 20
 """Times that an import is taken up before it is given up with its last error. An outage of minutes passes within them.
 """
@@ -57,6 +61,8 @@ logger = structlog.get_logger()
 
 
 class Worker:
+    """Takes jobs one after the other until there is none."""
+
     def __init__(
         self, settings: IngestSettings, jobs: Jobs, store: ImportStore, artifacts: ArtifactStore, config: Config
     ) -> None:
@@ -67,17 +73,18 @@ class Worker:
         self._config = config
 
     async def run(self) -> int:
-        """How many jobs it worked on until there was none."""
+        """Work until no job is left. Returns how many jobs were taken."""
         count = 0
         while (job := await self._jobs.claim()) is not None:
             count += 1
             try:
                 await self._with_lease(job)
             except LeaseLostError:
-                logger.warning("import_lost", job=job.id)
+                logger.warning("import_lease_lost", job=job.id)
         return count
 
     async def _with_lease(self, job: Job) -> None:
+        """Work on the job and renew its lease meanwhile. Raises LeaseLostError, which ends the work at once."""
         work = asyncio.ensure_future(self._work(job))
         try:
             while True:
@@ -92,10 +99,11 @@ class Worker:
                 await work
 
     async def _work(self, job: Job) -> None:
-        logger.info("import_taken_up", job=job.id, tenant=job.tenant, tool=job.tool, tries=job.tries)
+        """Work on the job, and write how it ended."""
+        logger.info("import_taken", job=job.id, tenant=job.tenant, tool=job.tool, tries=job.tries)
         if job.tries > TRIES_MAX:
-            # Whoever had it died each time, and could not say so: of a file that needs too much memory, say.
-            problem = f"its worker died, {TRIES_MAX} times in all; what is done of it stays"
+            # Each worker that took it died without a word, perhaps of a file that needs too much memory.
+            problem = f"its worker died {TRIES_MAX} times; the files that are done stay"
             await self._jobs.end(job, "failed", problem)
             logger.warning("import_failed", job=job.id, error=problem)
             return
@@ -109,13 +117,13 @@ class Worker:
                 await self._jobs.end(job, "failed", f"{error}"[:500])
                 logger.warning("import_failed", job=job.id, error=str(error))
                 return
-            # It stays this worker's until then, so that it does not spin.
+            # The job stays with this worker during the pause; free, it would be taken again at once.
             logger.warning("import_interrupted", job=job.id, error=repr(error))
             await asyncio.sleep(AGAIN_SECONDS)
             await self._jobs.end(job, "waiting", f"{error}"[:500])
         else:
             await self._jobs.end(job, "done")
-            logger.info("import_done", job=job.id)
+            logger.info("import_finished", job=job.id)
 
     @property
     def settings(self) -> IngestSettings:
@@ -130,6 +138,7 @@ class Worker:
         return self._artifacts
 
     def importer(self, job: Job) -> Importer:
+        """Return what imports sessions for the job's tenant."""
         limits = EventLimits(
             text_bytes_max=self._settings.ingest_input_bytes_max,
             result_bytes_max=self._settings.ingest_result_bytes_max,
@@ -139,16 +148,17 @@ class Worker:
 
 
 class _Waiting(NamedTuple):
-    """A file that is not imported yet."""
+    """A file that is not imported yet, because the session of its parent is missing."""
 
     scanned: Scanned
     waits_for: str
+    """The missing session."""
     sessions: tuple[str, ...]
-    """Of it, as far as it was read."""
+    """Sessions of the file, as far as it was read."""
 
 
 class _JobRun:
-    """One job: its files fetched into a folder, then imported, parents before their forks and children."""
+    """One job: its files are fetched into a folder, then imported, parents before their forks and children."""
 
     def __init__(self, worker: Worker, job: Job, folder: Path) -> None:
         self._worker = worker
@@ -159,15 +169,17 @@ class _JobRun:
         self._limits = ReadLimits(file_bytes_max=settings.import_file_bytes_max, line_bytes_max=LINE_BYTES_MAX)
 
     async def run(self) -> None:
+        """Import what is not done yet, then earlier imports' files that waited for it."""
         files = await self._worker.jobs.files(self._job)
         found = await self._fetch(files)
         by_name = {file.path: file for file in files}
-        # What was imported before this worker took the import up may be waited for, too.
+        # Files may also wait for what an earlier worker of this job imported.
         self._importer.imported.extend([name for file in files for name in file.sessions])
         await self._rounds(found, by_name)
         await self._heal()
 
     async def _fetch(self, files: Sequence[JobFile]) -> Scan:
+        """Fetch all files, done ones too: a file may need another one to be read."""
         sessions: list[SessionFile] = []
         for file in files:
             path = place_of(self._folder, file.path)
@@ -189,10 +201,17 @@ class _JobRun:
                 opened.write(piece)
 
     async def _missing(self, file: JobFile) -> None:
+        """Report a file whose bytes are not in the artifact store."""
         report = FileReport(file.path, problem="its bytes are not in the artifact store; upload them and import again")
         await self._worker.jobs.report(self._job, file, report.to_json(), [], None)
 
     async def _rounds(self, found: Scan, files: dict[str, JobFile]) -> None:
+        """Import the files, in rounds, until none is left.
+
+        The order of sessions is known only while reading them. A file whose parent is missing waits for the next round.
+        A round that imports nothing shows that the rest waits for something that will not come; some of it is then
+        imported without its parent.
+        """
         todo = [scanned for scanned in found.files if not files[scanned.file.name].is_done]
         while todo:
             waiting: list[_Waiting] = []
@@ -207,7 +226,9 @@ class _JobRun:
     async def _for_the_last_time(
         self, waiting: "Sequence[_Waiting]", found: Scan, files: dict[str, JobFile]
     ) -> "list[_Waiting]":
-        """Those that wait for what is not among the others, or the first where they wait for each other."""
+        """Import the files whose parents are in no other file or, if they all wait for each other, the first of them.
+        Returns the rest.
+        """
         names = {name for each in waiting for name in each.sessions}
         last = [each for each in waiting if each.waits_for not in names] or [waiting[0]]
         for each in last:
@@ -215,7 +236,7 @@ class _JobRun:
         return [each for each in waiting if each not in last]
 
     async def _import(self, scanned: Scanned, found: Scan, file: JobFile, *, last_try: bool) -> "_Waiting | None":
-        """Not done while its parent may still come."""
+        """Import a file. Returns what it waits for if its parent may still come."""
         raw = Artifact(
             sha256=file.sha256, size=file.size, media_type=MEDIA_TYPE, name=PurePosixPath(file.path).name[:128]
         )
@@ -228,7 +249,7 @@ class _JobRun:
         except (ThreadlogError, *AWAY):
             raise
         except Exception as error:
-            # Hostile files: what is wrong with one must not stop the others.
+            # The file may be hostile. What is wrong with one must not stop the others.
             logger.exception("import_file_failed", job=self._job.id, file=file.path)
             report = FileReport(scanned.file.name, problem=f"it could not be imported: {type(error).__name__}"[:300])
             await self._worker.jobs.report(self._job, file, report.to_json(), [], None)
@@ -240,11 +261,15 @@ class _JobRun:
         return None
 
     async def _report(self, file: JobFile, read: Reading, outcome: Outcome) -> None:
+        """Write what became of a file."""
         threads = [thread.to_json() for thread in outcome.threads]
         await self._worker.jobs.report(self._job, file, read.report.to_json(), [*threads], outcome.waits_for)
 
     async def _heal(self) -> None:
-        """Forks of earlier imports that lacked what this one brought."""
+        """Import forks of earlier imports again that lacked what this import brought.
+
+        What they bring may complete others, so this repeats, a bounded number of times.
+        """
         seen: set[str] = set()
         for _ in range(TRIES_MAX):
             came = [name for name in self._importer.imported if name not in seen]
@@ -260,12 +285,15 @@ class _JobRun:
 
 
 def place_of(folder: Path, name: str) -> Path:
-    """Where a file of the job is put; names that lead elsewhere were refused."""
+    """Return where a file of the job is put. Names that lead out of the folder were refused; here their parts are
+    dropped.
+    """
     parts = [part for part in PurePosixPath(name).parts if part not in {"", ".", "..", "/"}]
     return folder.joinpath(*parts)
 
 
 async def work(settings: IngestSettings) -> int:
+    """Connect, and work on all jobs. Returns how many there were."""
     if shutil.which("nice") is not None:
         os.nice(NICENESS)
     log = await KafkaLog.open(settings, "ingest-import")
@@ -298,6 +326,7 @@ async def work(settings: IngestSettings) -> int:
 
 
 async def _until_parent_ends() -> None:
+    """Wait for the end of standard input, which the parent never writes to."""
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
@@ -309,7 +338,7 @@ async def _main(settings: IngestSettings) -> int:
     parent = asyncio.ensure_future(_until_parent_ends())
     await asyncio.wait({working, parent}, return_when=asyncio.FIRST_COMPLETED)
     if not working.done():
-        # Nothing is lost by it: the job is taken up again.
+        # Nothing is lost: the job is continued by another worker. Waiting for threads would only delay the end.
         os._exit(0)
     parent.cancel()
     await working

@@ -1,7 +1,7 @@
-"""What operators read of records that could not be decoded or stored: of all tenants, the newest first.
+"""What operators read about records that could not be decoded or stored: of all tenants, newest first.
 
-The order is by the broker's time and then by position, so a page that is asked for again begins with what is new, and
-its cursor goes on where it was.
+The order is by the broker's time and then by position. So the first page always begins with what is new, and a cursor
+continues where its page ended.
 """
 
 import datetime as dt
@@ -20,9 +20,11 @@ from services.ingest.reads.reads import Page, decode_cursor, foreign_cursor, mil
 VALUE_BYTES_MAX: Final = 2_048
 """Bytes shown of a record's value: enough to recognise what it is. The whole record stays on its topic."""
 PARTITION_MAX: Final = 2**31 - 1
-"""As Kafka and the database count them."""
+"""The largest partition number, for Kafka and for the database."""
 _BEFORE_ALL = (dt.datetime.max.replace(tzinfo=dt.UTC), "", 0, 0)
+"""A key before the first, in a list that has the newest first."""
 _SINCE_EVER = dt.datetime.min.replace(tzinfo=dt.UTC)
+"""A time before all records."""
 
 
 class DeadLetter(Answer):
@@ -32,22 +34,22 @@ class DeadLetter(Answer):
     partition: int
     offset: int
     tenant: str | None
-    """Null where the key cannot be read."""
+    """The tenant that the record's key names; null if the key cannot be read."""
     thread: str | None
     seq: int | None
-    """In its thread, where it has one; it is shown there too."""
+    """The record's number in its thread, if it has one. The thread's events show it, too."""
     fault: Fault
-    """What is wrong, as a class."""
+    """What is wrong with the record, as a class."""
     reason: str
     at: Time
     """The broker's time of the record."""
     key: str | None
-    """As text; what is none is replaced."""
+    """The key as text, with replacement characters for bytes that are no text."""
     headers: list[tuple[str, str]]
     value: str | None
-    """Its beginning, as text; what is none is replaced. The whole record stays on its topic."""
+    """The beginning of the value as text, with replacement characters. The whole record stays on its topic."""
     value_bytes: int
-    """Its whole length."""
+    """Length of the whole value."""
 
 
 class DeadLetterPage(Answer):
@@ -56,6 +58,8 @@ class DeadLetterPage(Answer):
 
 
 class DeadLetterFilter(NamedTuple):
+    """Which dead letters a list shows. None: any."""
+
     tenant: str | None = None
     topic: str | None = None
     partition: int | None = None
@@ -64,14 +68,16 @@ class DeadLetterFilter(NamedTuple):
 
 
 class DeadLetters:
+    """Reads the dead letters of all tenants."""
+
     def __init__(self, database: Database, sql: Mapping[str, str], value_bytes_max: int = VALUE_BYTES_MAX) -> None:
-        """`value_bytes_max` are shown of each value."""
+        """`value_bytes_max` is how many bytes of each value are shown."""
         self._database = database
         self._sql = sql
         self._value_bytes_max = value_bytes_max
 
     async def page(self, chosen: DeadLetterFilter, cursor: str | None, limit: int) -> Page:
-        """Raises ProblemError (bad-cursor, views-unavailable)."""
+        """Return a page. Raises ProblemError (bad-cursor, views-unavailable)."""
         arguments: list[object] = [
             *(_BEFORE_ALL if cursor is None else _place(cursor)),
             _SINCE_EVER if chosen.since_ms is None else moment_at(chosen.since_ms),
@@ -93,11 +99,12 @@ class DeadLetters:
 
 
 def as_text(row: asyncpg.Record) -> Mapping[str, object]:
-    """Of a row: its bytes as text."""
+    """Return a row's bytes as text."""
     return {name: None if row[name] is None else row[name].decode("utf-8", "replace") for name in ("key", "value")}
 
 
 def _place(cursor: str) -> tuple[dt.datetime, str, int, int]:
+    """Return the key of a cursor. Raises ProblemError (bad-cursor)."""
     at_ms, topic, partition, offset = decode_cursor(cursor, (int, str, int, int))
     at_ms, partition = int(at_ms), int(partition)
     if at_ms > TIME_MS_MAX or partition > PARTITION_MAX:

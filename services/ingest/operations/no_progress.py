@@ -1,8 +1,8 @@
-"""Why a thread that has shown nothing for a while should have: pure, from its folded state and the time.
+"""Why a thread that has been quiet for a while should not be. Pure: it judges by the folded state and the time.
 
-A thread may be quiet for good reasons: it waits for a person, a client's tool, a time that was agreed on, a model or a
-tool that still has its time. Everything else is somebody's turn, and this says whose. Where one of several calls may
-still be waited for, the thread counts as waiting.
+A thread may be quiet for good reasons: it waits for a person, a client's tool, an agreed time, or a model or tool that
+still has time. In every other state some service has to act, and this module says which one. If one of several calls
+may still be waited for, the thread counts as waiting.
 """
 
 from typing import NamedTuple
@@ -13,29 +13,34 @@ ASK_RUNTIME = (
     "Look whether a runtime owns the thread's partition and what it logged about this thread, and restart it if it does"
     " not say why."
 )
+"""What to do if the runtime should act."""
 ASK_EXECUTOR = (
     "Look whether a tool-executor of this pool runs and has free places (threadlog_executor_waiting_threads), and start"
     " one if not."
 )
+"""What to do if a tool-executor should claim a call."""
 ASK_BOTH = "Look what the executor and the runtime of the thread's partition logged about this call, and restart them."
+"""What to do if a call should have ended."""
 
 
 class Quiet(NamedTuple):
-    """How long nothing may come, in milliseconds."""
+    """How long nothing may happen, in milliseconds."""
 
     thread_ms: int
-    """Of a thread for which somebody should act."""
+    """Limit of a thread for which some service should act."""
     step_ms: int
-    """Of an open step. A model may take long, so this has to be longer than the runtime gives it."""
+    """Limit of an open step. It must be longer than the time that the runtime gives a model."""
 
 
 class Stall(NamedTuple):
+    """Why a thread counts as stuck, and what to do now."""
+
     detail: str
     what_to_do: str
 
 
 def stall(state: ThreadState, now_ms: int, quiet: Quiet) -> Stall | None:
-    """None where the thread waits, or has shown something lately."""
+    """Return why the thread is stuck; None if it waits for good reasons, or has shown something lately."""
     if state.status == "importing" or now_ms - state.updated_ms < quiet.thread_ms:
         return None
     turn = state.turn
@@ -52,6 +57,7 @@ def stall(state: ThreadState, now_ms: int, quiet: Quiet) -> Stall | None:
 
 
 def _without_turn(state: ThreadState) -> Stall | None:
+    """Judge a thread without a turn: only a closing one, and one with inputs that may start a turn, must move on."""
     if state.status == "closing":
         return Stall("It is closing, and nothing closes it.", ASK_RUNTIME)
     free = sum(not item.held for item in state.queue)
@@ -61,6 +67,7 @@ def _without_turn(state: ThreadState) -> Stall | None:
 
 
 def _cancelling(state: ThreadState, turn: Turn) -> Stall:
+    """Judge a cancelled turn: a running call must end first, then the runtime ends the turn."""
     running = [call.call for call in unsettled_calls(state, turn.turn) if call.status == "running"]
     if running:
         return Stall(f"Turn {turn.turn} is cancelled, and {', '.join(running)} has not ended.", ASK_BOTH)
@@ -68,6 +75,7 @@ def _cancelling(state: ThreadState, turn: Turn) -> Stall:
 
 
 def _in_step(turn: Turn, step: Step, now_ms: int, quiet: Quiet) -> Stall | None:
+    """Judge a turn whose last step is open or has failed."""
     name = f"Step {turn.turn}.{step.step}"
     if step.status == "open":
         if now_ms - step.started_ms < quiet.step_ms:
@@ -79,6 +87,7 @@ def _in_step(turn: Turn, step: Step, now_ms: int, quiet: Quiet) -> Stall | None:
 
 
 def _in_calls(turn: Turn, calls: list[Call], now_ms: int, quiet: Quiet) -> Stall | None:
+    """Judge a turn whose step is finished and whose calls are not settled."""
     for call in calls:
         if call.status == "dispatched":
             return Stall(f"Call {call.call} of {call.tool} waits in pool {call.pool}; nobody claims it.", ASK_EXECUTOR)
@@ -96,6 +105,7 @@ def _in_calls(turn: Turn, calls: list[Call], now_ms: int, quiet: Quiet) -> Stall
 
 
 def _may_wait(turn: Turn, call: Call, now_ms: int, quiet: Quiet) -> bool:
+    """Return whether the call may still be waited for."""
     match call.status:
         case "unknown":
             return turn.config.on_unknown != "end"

@@ -1,7 +1,8 @@
-"""Who says on `thread-progress` that it has set a thread aside.
+"""Which threads services report on `thread-progress` as set aside.
 
-The reports are repeated while that lasts. The live reader, which sees all progress, passes them on; what came before it
-began is looked for in the recent end of each partition, once somebody asks.
+A service repeats its report while that lasts, so a report that is not repeated is out of date. The live reader sees all
+progress and passes reports on. Reports from before this process began are read from the recent end of each partition,
+once somebody asks.
 """
 
 from collections.abc import Sequence
@@ -14,24 +15,36 @@ from schemas.topics import THREAD_PROGRESS
 from services.chassis.log.port import Incoming, Log, Reader, TopicPartition
 
 POLL_MS = 200
+"""How long the broker may hold a poll that finds nothing."""
 RECENT_RECORDS_MAX: Final = 2_000
 """Newest records of each partition of thread-progress that are read. Reports repeat, so the recent end holds them all.
 """
 HEARD_MAX = 10_000
-"""Reports that are remembered, each thread's and reporter's last."""
+"""Reports that are remembered: the last one of each thread and service. More of them mean that something larger is
+broken.
+"""
 
 
 class QuarantineReport(NamedTuple):
+    """One service's report about one thread."""
+
     key: ThreadKey
     by: str
+    """The service and its instance."""
     reason: str
     since_ms: int
+    """When the service set the thread aside."""
     reported_ms: int
+    """When it last said so."""
 
 
 class QuarantineReports:
+    """Collects the reports that are valid now."""
+
     def __init__(self, log_: Log, partitions: int, valid_ms: int, records_max: int = RECENT_RECORDS_MAX) -> None:
-        """`records_max` are read of each partition; a report is believed for `valid_ms`."""
+        """A report is valid for `valid_ms`. `records_max` is how many of the newest records of each partition are
+        read.
+        """
         self._log = log_
         self._tps = [TopicPartition(THREAD_PROGRESS.name, number) for number in range(partitions)]
         self._records_max = records_max
@@ -40,12 +53,15 @@ class QuarantineReports:
         self._heard: dict[tuple[ThreadKey, str], QuarantineReport] = {}
 
     def hear(self, record: Incoming) -> None:
+        """Remember a report that the live reader has seen."""
         for report in _reports([record]):
             if len(self._heard) < HEARD_MAX or (report.key, report.by) in self._heard:
                 self._heard[report.key, report.by] = report
 
     async def recent(self, now_ms: int) -> list[QuarantineReport]:
-        """The last of each thread and reporter. To be called by one at a time. Raises LogError."""
+        """Return the valid reports, the last one of each thread and service. Only one caller at a time. Raises
+        LogError.
+        """
         ends = await self._log.end_offsets(self._tps)
         begins = await self._log.begin_offsets(self._tps)
         starts = {tp: max(begins[tp], ends[tp] - self._records_max) for tp in self._tps}
@@ -69,11 +85,13 @@ class QuarantineReports:
         return [report for report in found.values() if now_ms - report.reported_ms < self._valid_ms]
 
     async def close(self) -> None:
+        """Close the reader."""
         if self._reader is not None:
             await self._reader.close()
 
 
 def _reports(records: Sequence[Incoming]) -> list[QuarantineReport]:
+    """Return the reports among the records; what cannot be decoded is none."""
     reports = []
     for record in records:
         if progress_kind(record.headers) != "quarantine":

@@ -1,9 +1,11 @@
-"""What stands still though it should not, for operators: threads and partitions, of all tenants.
+"""What is stuck, for operators: threads and partitions of all tenants.
 
-Nothing is kept for this. It is put together when somebody asks, and now and then for the metrics: from the views (what
-is active and quiet, what the projector has set aside), the recent end of `thread-progress` (what other services have
-set aside), and the broker (which partitions nobody reads). A source that cannot be asked is named in `incomplete`; the
-others are told all the same.
+Nothing is stored for this. It is put together when somebody asks, and now and then for the metrics: from the views
+(active threads that are quiet, threads that the projector has set aside), the recent end of `thread-progress` (threads
+that other services have set aside), and the broker (partitions that nobody reads).
+
+A source that cannot be asked is named in `incomplete`; the others are reported all the same. So the answer is useful in
+the middle of an outage, which is when operators ask.
 """
 
 import asyncio
@@ -35,22 +37,27 @@ from services.ingest.operations.quarantine_reports import QuarantineReports
 
 TOPIC = THREAD_EVENTS.name
 PAGE_ROWS = 500
+"""Quiet threads of one query."""
 
 REPORTED = (
     "It is read anew by itself, after growing pauses; if it stays, the log lines `thread_quarantined` of this service"
     " have the traceback: restart it with a release that mends it."
 )
+"""What to do about a thread that a service has set aside."""
 NOT_KEPT_UP = (
     "The thread goes on and only its views stand still; look at its entry in views.dead_letters, then run"
     " `threadlog rebuild` with a release that can store it."
 )
+"""What to do about a thread that the projector has set aside."""
 NO_OWNER: Mapping[str, str] = {
     RUNTIME_GROUP: "Start a runtime, or look why those that run do not join: turns of these threads stand still.",
     PROJECTOR_GROUP: "Start a projector, or look why those that run do not join: the views fall behind.",
 }
+"""What to do about a partition without a member, by consumer group."""
 NO_EXECUTOR = (
     "Start a tool-executor of the pool {pool}, or delete the consumer group if the pool is no more: its calls wait."
 )
+"""What to do if a pool has no executor."""
 
 Reason = Literal["quarantined", "no_progress"]
 
@@ -58,16 +65,22 @@ log = structlog.get_logger()
 
 
 class StuckThread(Answer):
+    """A thread that is stuck. A thread has one entry for each service that has set it aside."""
+
     tenant: str
     thread: str
     reason: Reason
-    """`quarantined`: a service has set it aside. `no_progress`: a service should act for it, and nothing comes."""
+    """`quarantined`: a service has set the thread aside. `no_progress`: a service should act for the thread, and
+    nothing happens.
+    """
     since: Time | None
     detail: str
     what_to_do: str
 
 
 class PartitionWithoutOwner(Answer):
+    """A partition that no member of its consumer group reads."""
+
     group: str
     topic: str
     partition: int
@@ -78,13 +91,14 @@ class PartitionWithoutOwner(Answer):
 
 
 class Stuck(Answer):
-    """What stands still though it should not."""
+    """What is stuck though it should not be."""
 
     looked_at: Time
+    """When this was put together."""
     threads: list[StuckThread]
     partitions: list[PartitionWithoutOwner]
     incomplete: list[str]
-    """What could not be asked, or was too much, in sentences. Empty: this is all."""
+    """Sentences that say what could not be asked, or was too much. If it is empty, the lists are complete."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +129,8 @@ class _Look:
 
 
 class Ops:
+    """Looks for what is stuck, and keeps the metrics of operators."""
+
     def __init__(
         self,
         *,
@@ -142,18 +158,21 @@ class Ops:
         self._groups_seen: set[str] = set()
 
     async def run(self) -> None:
-        """Keeps the metrics up. Until it is cancelled."""
+        """Keep the metrics up to date until cancelled."""
         while True:
             await self.stuck()
             await self.count_open()
             await asyncio.sleep(self._limits.refresh_seconds)
 
     async def count_open(self) -> None:
-        look = _Look(self._clock.now_ms())  # told to nobody
+        """Set the metrics of open turns, approvals and unknown calls. A failure is logged; nobody waits for the
+        answer.
+        """
+        look = _Look(self._clock.now_ms())
         await self._ask(look, "The views could not be asked how much is open", self._count_open)
 
     async def stuck(self) -> Stuck:
-        """However many ask, one looks; what was found a moment ago is told again."""
+        """Return what is stuck. However many ask at once, one looks, and the finding is valid for a few seconds."""
         async with self._looking:
             now_ms = self._clock.now_ms()
             if self._last is None or now_ms - self._last_ms >= 1000 * self._limits.fresh_seconds:
@@ -162,8 +181,13 @@ class Ops:
             return self._last
 
     async def _look(self, now_ms: int) -> Stuck:
+        """Ask all sources, one after the other.
+
+        Threads that were set aside come first, because threads with a known reason are left out of those without
+        progress.
+        """
         look = _Look(now_ms)
-        await self._ask(look, "The views could not be asked for quarantined threads", self._add_not_kept_up)
+        await self._ask(look, "The views could not be asked for quarantined threads", self._add_set_aside)
         await self._ask(
             look, "The end of thread-progress could not be read for quarantined threads", self._add_reported
         )
@@ -183,6 +207,7 @@ class Ops:
         )
 
     async def _ask(self, look: _Look, failure: str, source: Callable[[_Look], Awaitable[None]]) -> None:
+        """Ask one source. Whatever it raises becomes a sentence in `incomplete`, a log line and a metric."""
         try:
             async with asyncio.timeout(self._limits.look_seconds):
                 await source(look)
@@ -192,7 +217,7 @@ class Ops:
             look.incomplete.append(f"{failure}: {error.problem.detail}")
         except (ThreadlogError, OSError) as error:
             look.incomplete.append(f"{failure}: {error}.")
-        except Exception as error:  # what only looks must not end the service
+        except Exception as error:  # A bug in a report must not end the service.
             log.exception("ops_source_raised")
             look.incomplete.append(f"{failure}: {type(error).__name__}.")
         else:
@@ -202,7 +227,8 @@ class Ops:
 
     # Sources
 
-    async def _add_not_kept_up(self, look: _Look) -> None:
+    async def _add_set_aside(self, look: _Look) -> None:
+        """Add threads that the projector has set aside."""
         for row in await self._database.fetch_as_operator(
             self._sql["ops_quarantined_threads"], TOPIC, self._limits.threads_max + 1
         ):
@@ -211,12 +237,13 @@ class Ops:
             look.threads.append(_thread(row["tenant"], row["thread"], "quarantined", since, detail, NOT_KEPT_UP))
 
     async def _add_reported(self, look: _Look) -> None:
+        """Add threads that other services report as set aside."""
         for key, by, reason, since_ms, _ in sorted(await self._reports.recent(look.now_ms)):
             since, detail = format_time(since_ms), f"{by}: {reason}"
             look.threads.append(_thread(key.tenant, key.thread, "quarantined", since, detail, REPORTED))
 
     async def _add_quiet(self, look: _Look) -> None:
-        """Those of which it is known why are left out."""
+        """Add quiet threads for which a service should act. Threads that are listed already are left out."""
         known = {(entry.tenant, entry.thread) for entry in look.threads}
         before = dt.datetime.fromtimestamp((look.now_ms - self._limits.quiet.thread_ms) / 1000, dt.UTC)
         after, seen = ThreadKey(TenantId(""), ThreadId("")), 0
@@ -236,6 +263,7 @@ class Ops:
             after = ThreadKey(rows[-1]["tenant"], rows[-1]["thread"])
 
     def _judge(self, look: _Look, tenant: str, thread: str, stored: str) -> None:
+        """Add the thread if its stored state says that a service should act."""
         try:
             state = load_state(stored.encode())
         except pydantic.ValidationError:
@@ -247,6 +275,7 @@ class Ops:
             look.threads.append(_thread(tenant, thread, "no_progress", since, found.detail, found.what_to_do))
 
     async def _add_without_owner(self, look: _Look) -> None:
+        """Add partitions that no runtime, projector or executor of a known pool reads."""
         async with self._groups() as groups:
             pools = sorted(name for name in await groups.names() if name.startswith(EXECUTOR_GROUPS))
             members = {name: await groups.members(name) for name in (RUNTIME_GROUP, PROJECTOR_GROUP, *pools)}
@@ -271,13 +300,14 @@ class Ops:
             )
 
     async def _count_open(self, _: _Look) -> None:
-        """Where it fails the metrics stay as they were."""
+        """Set the metrics; if the query fails they stay as they were."""
         [row] = await self._database.fetch_as_operator(self._sql["ops_open"])
         self._metrics.open_turns.set(row["open_turns"])
         self._metrics.waiting_approvals.set(row["waiting_approvals"])
         self._metrics.unknown_calls.set(row["unknown_calls"])
 
     def _count(self, look: _Look) -> None:
+        """Set the metrics of what is stuck. A thread with several entries counts once for each reason."""
         by_reason: dict[Reason, set[tuple[str, str]]] = {"quarantined": set(), "no_progress": set()}
         for entry in look.threads:
             by_reason[entry.reason].add((entry.tenant, entry.thread))

@@ -1,7 +1,8 @@
-"""What operators read of the live windows: per tenant and step of one or more minutes, cells of all partitions merged.
+"""What operators read of the live windows: per tenant and step of one or more minutes, the cells of all partitions
+merged.
 
-The cells are counters by name (`schemas.other_topics.windows`). What is shown is made of their sums: quantiles too,
-since the bins of a sketch are counters like the others.
+The cells are counters by name (`schemas.other_topics.windows`). Everything that is shown comes from their sums. That
+includes quantiles, because the bins of a sketch are counters like the others.
 """
 
 import datetime as dt
@@ -35,26 +36,34 @@ from services.ingest.reads.reads import decode_cursor, foreign_cursor, milliseco
 HOURS_MAX: Final = 744
 """Hours that one request may cover: a month of 31 days."""
 FailedWhat = Literal["turn", "step", "tool_call", "other"]
-"""`other` stands for those beyond the limit of reasons."""
+"""What failed. `other` counts failures beyond the limit of reasons."""
 
 
 class FailureCount(Answer):
+    """How often something failed for one reason."""
+
     what: FailedWhat
     reason: str
-    """Of a turn why it ended as failed, of a step the kind of its error; of a tool call failed, timed_out or lost."""
+    """For a turn, why it ended as failed; for a step, the kind of its error; for a tool call, failed, timed_out or
+    lost.
+    """
     count: int
 
 
 class ToolCount(Answer):
+    """Calls of one tool."""
+
     tool: str
-    """`other` stands for those beyond the limit of names."""
+    """The tool's name. `other` counts calls of tools beyond the limit of names."""
     calls: int
-    """That ran to an end."""
+    """Calls that ran to an end."""
     seconds: float
-    """That they ran, together."""
+    """Time that these calls ran, in total."""
 
 
 class ModelCount(Answer):
+    """Responses of one model, and their tokens."""
+
     model: str
     responses: int
     input_tokens: int
@@ -64,7 +73,7 @@ class ModelCount(Answer):
 
 
 class Durations(Answer):
-    """Seconds, to one part in a hundred."""
+    """Quantiles in seconds, with an error of one percent at most."""
 
     count: int
     p50: float
@@ -72,37 +81,45 @@ class Durations(Answer):
 
 
 class Window(Answer):
-    """What happened of a tenant in a step of time, by the time that the records carry."""
+    """What happened for one tenant in one step of time, by the time that the records carry."""
 
     tenant: str
     at: Time
-    """Its beginning."""
+    """Beginning of the step."""
     until: Time
+    """End of the step."""
     inputs: int
-    """That were accepted."""
+    """Inputs that were accepted."""
     turns: dict[str, int]
-    """That ended, by outcome."""
+    """Turns that ended, by outcome."""
     failures: list[FailureCount]
     tools: list[ToolCount]
     models: list[ModelCount]
-    """By model of the configuration; responses that lost their race count, since they were paid for."""
+    """Counts by model of the configuration. A response that came too late to be used counts, because it was paid
+    for.
+    """
     waiting: int
-    """Calls that wait for a person's approval when the step ends."""
+    """Calls that wait for a person's approval at the end of the step."""
     unknown: int
-    """Calls of which is not known whether they ran, when the step ends."""
+    """Calls whose outcome is unknown at the end of the step: they may or may not have run."""
     turn_seconds: Durations | None
-    """Of turns that ended, without the time in which they waited for people or for child threads."""
+    """Durations of turns that ended, without the time in which they waited for people or for child threads."""
     tool_seconds: Durations | None
+    """Durations of calls that ran to an end."""
 
 
 class WindowPage(Answer):
-    """The oldest first. A step in which nothing happened is not there: as many wait, or are unknown, as before."""
+    """The steps, oldest first. A step in which nothing happened is left out: as many calls wait, or are unknown, as
+    before.
+    """
 
     data: list[Window]
     next_cursor: str | None
 
 
 class WindowFilter(NamedTuple):
+    """Which time and which tenant are shown. None: all tenants."""
+
     from_ms: int
     to_ms: int
     step_minutes: int
@@ -110,12 +127,16 @@ class WindowFilter(NamedTuple):
 
 
 class OpsWindows:
+    """Reads the windows of all tenants."""
+
     def __init__(self, database: Database, sql: Mapping[str, str]) -> None:
         self._database = database
         self._sql = sql
 
     async def page(self, chosen: WindowFilter, cursor: str | None, limit: int) -> bytes:
-        """Whole steps: what is chosen begins earlier and ends later where it cuts one. Raises ProblemError."""
+        """Return a page of whole steps: the time begins earlier and ends later if it would cut one. Raises
+        ProblemError.
+        """
         step_ms = chosen.step_minutes * MINUTE_MS
         from_ms = chosen.from_ms // step_ms * step_ms
         to_ms = min(-(-chosen.to_ms // step_ms) * step_ms, TIME_MS_MAX)
@@ -129,6 +150,7 @@ class OpsWindows:
 
 
 def _shown(row: asyncpg.Record) -> Mapping[str, object]:
+    """Return a row's counters as the members of `Window`."""
     counts: dict[str, int] = {} if row["counts"] is None else orjson.loads(row["counts"])
     by_counter: dict[str, dict[str, int]] = {}
     for name, value in sorted(counts.items()):
@@ -157,11 +179,13 @@ def _shown(row: asyncpg.Record) -> Mapping[str, object]:
 
 
 def _failure(name: str, count: int) -> Mapping[str, object]:
+    """Return the count of a counter's name, which is what failed and why."""
     what, _, reason = name.partition("/")
     return {"what": what, "reason": reason or OTHER, "count": count}
 
 
 def _durations(bins: Mapping[str, int]) -> Mapping[str, object] | None:
+    """Return the quantiles of a sketch's bins; None if nothing was measured."""
     found = quantiles(bins, (0.5, 0.99))
     if found is None:
         return None
@@ -169,6 +193,7 @@ def _durations(bins: Mapping[str, int]) -> Mapping[str, object] | None:
 
 
 def _place(cursor: str) -> tuple[dt.datetime, str]:
+    """Return the key of a cursor. Raises ProblemError (bad-cursor)."""
     at_ms, tenant = decode_cursor(cursor, (int, str))
     try:
         return moment_at(int(at_ms)), str(tenant)
