@@ -131,6 +131,7 @@ async def _serve(settings: IngestSettings, lifecycle: Lifecycle) -> None:
             return "stopping"
         return None if server is not None and server.started else "starting"
 
+    # The views are read with roles that cannot write: one for the data of one tenant, one for operators.
     async with open_service(
         settings,
         lifecycle,
@@ -148,10 +149,12 @@ async def _serve(settings: IngestSettings, lifecycle: Lifecycle) -> None:
         lifecycle.spawn(wired.watches.run(), "live reader")
         lifecycle.spawn(wired.tools.follow(), "catalog")
         lifecycle.spawn(wired.ops.run(), "ops")
+        # Every instance works on imports; a lease keeps two from working on the same one.
         jobs = Jobs(service.pool, settings.instance, settings.import_lease_seconds)
         importing = ImportSupervisor(jobs, wired.imports.wanted)
         lifecycle.spawn(importing.run(lifecycle.stopping), "imports")
         service.measure_lag(wired.watches.positions, metrics.lag_records, metrics.lag_seconds)
+        # The port is opened last: whoever connects finds everything else running.
         listener = _listen(settings.ingest_host, settings.ingest_port)
         server = _Server(_uvicorn_config(wired.app, settings))
         serving = lifecycle.spawn(server.serve([listener]), "http server")
@@ -199,6 +202,7 @@ def wire(
         pace=pace,
         on_quarantine=reports.hear,
     )
+    # Ephemeral threads are not in the views, so whoever asks the views asks the fold about those.
     views = ViewsAndFold(CommandViews(database, sql), watches)
     known = known_threads(settings, limits, log, views, partitions)
     commands = commands_of(settings, limits, log, known, views, watches, clock, metrics)
@@ -221,7 +225,7 @@ def wire(
     reads = Reads(database, sql, limits.threads_looked_at_max)
     at_least = AtLeastWaits(known, views, limits.at_least_wait_seconds)
     pages = PageSizes(limits.page_default, limits.page_max)
-    # In the order of `app.GROUPS`.
+    # In the order of `app.GROUPS`, which is the order in which requests are matched.
     groups = (
         InputRoutes(commands, accepting, named),
         ThreadRoutes(commands, accepting, named, known, views, reads, at_least, pages),
@@ -267,6 +271,7 @@ def ops_limits(settings: IngestSettings) -> OpsLimits:
 
 
 def diffs_of(limits: IngestLimits, artifacts: ArtifactStore) -> Diffs:
+    """Return what makes diffs of files. Their size is bounded, since a request waits for them."""
     return Diffs(artifacts, limits.diff_file_bytes_max, limits.diff_bytes_max)
 
 
@@ -344,6 +349,7 @@ class _Server(uvicorn.Server):
 
 
 def _uvicorn_config(app: ASGIApp, settings: IngestSettings) -> uvicorn.Config:
+    """Return the server's configuration: only HTTP, and nothing that the frame of the service does already."""
     return uvicorn.Config(
         app,
         loop="none",

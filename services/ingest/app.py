@@ -122,6 +122,7 @@ class Gate:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        # Before anything else: at the limit, a refusal has to be the cheapest thing that the service does.
         if self._under_way >= self._max:
             self._metrics.requests_refused.inc()
             answer = Problem(OVERLOADED, f"The service is at its limit of {self._max} requests under way.").response()
@@ -148,6 +149,7 @@ class Gate:
             answer = Problem(
                 STOPPING, "The service is stopping. The request may or may not have taken effect."
             ).response()
+            # The client has to connect again, which leads it to another instance.
             answer.headers["connection"] = "close"
             await answer(scope, receive, counted)
         finally:
@@ -165,11 +167,13 @@ class Gate:
 
 
 async def _problem(_request: Request, error: Exception) -> Response:
+    """Answer an expected error of an operation, wherever it was raised."""
     assert isinstance(error, ProblemError)
     return error.problem.response()
 
 
 async def _http(request: Request, error: Exception) -> Response:
+    """Answer what the router refuses, as a problem like all others."""
     assert isinstance(error, HTTPException)
     if error.status_code == METHOD_NOT_ALLOWED.status:
         response = Problem(

@@ -1,7 +1,8 @@
 """Request bodies: read with limits on size and time, parsed and validated once.
 
-What could not be stored exactly is looked for in the raw bytes first, which takes one scan; only a body with something
-suspicious in it is parsed a second time, to say what it is.
+A body that the log or the database could not keep exactly is refused, since the same bytes have to come back to every
+reader. Checking each value would cost more than parsing the body, so the raw bytes are scanned once for anything that
+could be such a value; only a body with something suspicious in it is parsed a second time, to find out what it is.
 """
 
 import asyncio
@@ -33,12 +34,13 @@ ERRORS_SHOWN_MAX = 10
 _SUSPICIOUS = re.compile(rb"\\u(?:0000|[dD][89a-fA-F])|[0-9]{16}|[0-9][eE]|NaN|Infinity")
 """An escaped U+0000 or surrogate, a long number, one with an exponent, or a word that only looks like JSON."""
 _KEY = re.compile(r"[!-~]{1,200}")
+"""An Idempotency-Key: visible ASCII, which every client and proxy passes on unchanged."""
 
 Model = TypeVar("Model", bound=Frozen)
 
 
 def checked_key(key: str | None) -> str | None:
-    """Raises ProblemError (malformed-idempotency-key)."""
+    """Return the key as it is; None if the request has none. Raises ProblemError (malformed-idempotency-key)."""
     if key is not None and _KEY.fullmatch(key) is None:
         raise ProblemError(
             Problem(MALFORMED_KEY, "The header Idempotency-Key is not 1 to 200 visible ASCII characters.")
@@ -49,13 +51,17 @@ def checked_key(key: str | None) -> str | None:
 async def read_body(
     request: Request, model: type[Model], *, bytes_max: int, timeout_seconds: float, optional: bool = False
 ) -> Model:
-    """Raises ProblemError. `optional`: no body means the same as an empty object."""
+    """Read the body as its model. If it is `optional`, no body means the same as an empty object.
+
+    Raises ProblemError: too-large, unsupported-media-type, malformed-json if it does not arrive in time or is not JSON,
+    unstorable, invalid-request.
+    """
     raw = await _read(request, bytes_max, timeout_seconds)
     if not raw and optional:
         return model()
     media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if media_type != "application/json" and not media_type.endswith("+json"):
-        # It also keeps web pages of other origins out: a browser asks before it sends JSON across.
+        # This also keeps web pages of other origins out: a browser asks the service before it sends JSON to it.
         raise ProblemError(Problem(UNSUPPORTED_MEDIA_TYPE, _wrong_media_type(media_type)))
     return parse(raw, model)
 
@@ -107,6 +113,7 @@ def _oversize(bytes_max: int) -> Problem:
 
 
 def _refuse_unstorable(raw: bytes) -> None:
+    """Raises ProblemError if the suspicion was right; a long number may also be part of a text, which is fine."""
     try:
         value: JsonValue = json.loads(raw, parse_constant=_refuse_constant)
     except (ValueError, RecursionError):
@@ -121,6 +128,7 @@ def _refuse_constant(name: str) -> NoReturn:
 
 
 def _refuse_invalid(error: pydantic.ValidationError) -> NoReturn:
+    # The input is left out of the answer: it can be large, and the client has it.
     details = error.errors(include_url=False, include_input=False, include_context=False)
     if details[0]["type"] == "json_invalid":
         raise ProblemError(Problem(MALFORMED_JSON, f"{details[0]['msg']}."))

@@ -134,7 +134,8 @@ def _described(tag: str, declared: Operation) -> dict[str, Any]:
 
 
 def _parameters(model: type[Parameters]) -> list[dict[str, Any]]:
-    """The fields of the model, in their order; its schema has them by the names that clients send."""
+    """Return the fields of a model as parameters, in their order, by the names that clients send."""
+    # The schema of the whole model is made once; each of its properties is the schema of a parameter.
     schemas = model.model_json_schema()["properties"]
     described = []
     for field, info in model.model_fields.items():
@@ -177,6 +178,7 @@ def _without_nulls(schema: Any) -> Any:
 
 
 def _reference(model: type[BaseModel]) -> dict[str, Any]:
+    """Return a reference by the name of the class, which is what pydantic names the schema."""
     return {"$ref": _REF.format(model=model.__name__)}
 
 
@@ -196,6 +198,7 @@ def _show(example: Example | None, described: dict[str, Any]) -> None:
 
 
 _SUCCESS = {
+    # What a status means is the same for every operation that has it.
     200: "The command took effect, or the answer has what was asked for.",
     201: "The artifact was stored and is new.",
     202: "The command was recorded. Its effect is not known: without `wait=applied`, or because the wait was too long.",

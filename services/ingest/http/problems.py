@@ -21,6 +21,7 @@ from starlette.responses import Response
 from schemas.errors import ThreadlogError
 
 TYPE_PREFIX = "https://threadlog.dev/problems/"
+"""Types are URLs by the RFC. Nothing has to be there: the slug behind the prefix is what counts."""
 MEDIA_TYPE = "application/problem+json"
 
 
@@ -37,17 +38,22 @@ class ProblemType(NamedTuple):
 
 
 MALFORMED_JSON = ProblemType("malformed-json", 400, "The body is not JSON", "Send one JSON object, encoded in UTF-8.")
+"""Includes NaN and Infinity, which many libraries write although they are not JSON."""
 MALFORMED_KEY = ProblemType(
     "malformed-idempotency-key",
     400,
     "The Idempotency-Key cannot be used",
     "Send 1 to 200 visible ASCII characters, such as a UUID.",
 )
+"""Keys become part of ids and of log lines, so they are short and visible."""
 BAD_CURSOR = ProblemType("bad-cursor", 400, "The cursor is not valid", "Start the list again without a cursor.")
+"""Also the answer to an `at_least` that is no position, and to a cursor behind the end of the thread."""
 MALFORMED_BODY = ProblemType("malformed-body", 400, "The body did not arrive whole", "Send it again.")
+"""The upload of an artifact broke off. Nothing of it was stored."""
 UNAUTHENTICATED = ProblemType(
     "unauthenticated", 401, "No valid API key", "Send `Authorization: Bearer tl_…` with a key that is not revoked."
 )
+"""Does not say whether the key never existed or was revoked."""
 FORBIDDEN = ProblemType(
     "forbidden", 403, "The API key lacks a scope", "Use a key with the scope that the detail names."
 )
@@ -57,6 +63,7 @@ FOREIGN_HOST = ProblemType(
     "Development mode answers only this machine",
     "Send the request to localhost. Development mode believes every caller.",
 )
+"""Protects a developer's machine from web pages whose name resolves to 127.0.0.1."""
 THREAD_NOT_FOUND = ProblemType(
     "thread-not-found",
     404,
@@ -71,6 +78,7 @@ ARTIFACT_NOT_FOUND = ProblemType(
     "There is no such artifact",
     "Check the sha256, or upload it. Artifacts of other tenants answer the same.",
 )
+"""Like `THREAD_NOT_FOUND`, it is the same for artifacts of other tenants."""
 METHOD_NOT_ALLOWED = ProblemType("method-not-allowed", 405, "The method does not fit the path", "See the header Allow.")
 NOT_APPLIED = ProblemType(
     "not-applied",
@@ -92,24 +100,28 @@ THREAD_CLOSING = ProblemType(
     "The thread takes no new input",
     "Nothing was recorded. Create another thread, or fork this one.",
 )
+"""Closing is final, so the answer never changes and needs no record."""
 NOT_FORKABLE = ProblemType(
     "not-forkable",
     409,
     "The thread cannot be forked now",
     "The detail says why. Nothing was recorded.",
 )
+"""The thread is ephemeral, is being imported, stands still, or is a fork of too many forks already."""
 CHILD_TOO_DEEP = ProblemType(
     "child-too-deep",
     409,
     "The thread is as deep as a thread may be",
     "Create the thread below another one, or by itself. Nothing was recorded.",
 )
+"""Bounds how far models can nest threads that they create themselves."""
 TOOL_NOT_IN_CATALOG = ProblemType(
     "tool-not-in-catalog",
     409,
     "The catalog lacks the tool",
     "Nothing was recorded. Check the name, or start an executor that offers the tool; decide without `args` or `tool`.",
 )
+"""Checked before an approval is recorded, since an approval of a misspelt tool would never apply."""
 FILES_CHANGED_SINCE = ProblemType(
     "files-changed-since",
     409,
@@ -117,15 +129,18 @@ FILES_CHANGED_SINCE = ProblemType(
     "`files` lists them with the call that changed each. Restore that call's turn first, or write the files anew. "
     "Nothing was recorded.",
 )
+"""Checked again by the tool itself, which also sees changes without a record."""
 NOTHING_TO_RESTORE = ProblemType(
     "nothing-to-restore", 409, "The turn recorded no changes of files", "What commands changed is not recorded."
 )
 TOO_LARGE = ProblemType(
     "too-large", 413, "Larger than a limit allows", "Send less; the detail names the limit. Nothing was recorded."
 )
+"""One type for all limits on size; the detail names the limit."""
 UNSUPPORTED_MEDIA_TYPE = ProblemType(
     "unsupported-media-type", 415, "The body is not declared as JSON", "Send `Content-Type: application/json`."
 )
+"""A web page of another origin can send a form without asking, but not JSON."""
 RANGE_NOT_SATISFIABLE = ProblemType(
     "range-not-satisfiable",
     416,
@@ -138,6 +153,7 @@ INVALID_REQUEST = ProblemType(
     "The request does not have the right shape",
     "Correct the places that `errors` names. Unknown fields are refused, so that a misspelt one is noticed.",
 )
+"""The shape of the body or of a parameter is wrong; `errors` has a `place` and a `detail` for each fault."""
 ARTIFACT_MISMATCH = ProblemType(
     "artifact-mismatch",
     422,
@@ -150,6 +166,7 @@ ARTIFACT_MISSING = ProblemType(
     "An artifact that is named was not uploaded",
     "Upload it with `PUT /v1/artifacts/{sha256}`, then send this again. Nothing was recorded.",
 )
+"""Checked before the event is recorded: an event never names an artifact that does not exist."""
 ARGUMENTS_DO_NOT_FIT = ProblemType(
     "arguments-do-not-fit",
     422,
@@ -168,6 +185,7 @@ STATE_OUT_OF_REACH = ProblemType(
     "The state takes more than a limit allows",
     "Ask for the newest state (leave out `at`), or read the log with `threadlog export`, which has no such limit.",
 )
+"""Bounds the work of one request: an earlier state is folded from the records before it."""
 UNSTORABLE = ProblemType(
     "unstorable",
     422,
@@ -183,14 +201,17 @@ IDEMPOTENCY_CONFLICT = ProblemType(
 )
 """The key is part of the events' ids, so a second command with it could only be dropped as a duplicate."""
 QUEUE_FULL = ProblemType(
-    "queue-full", 429, "The thread's queue is full", "Wait until inputs were taken, then send it again.", 5
+    "queue-full", 429, "The thread's queue is full", "Wait until a turn has taken inputs, then send it again.", 5
 )
+"""A client that submits faster than the model answers has to wait, not the log."""
 TOO_MANY_APPENDS = ProblemType(
     "too-many-appends", 429, "Too many commands of this tenant are under way", "Send it again a little later.", 1
 )
+"""Keeps one tenant from filling the outbox to Kafka that all tenants share."""
 TOO_MANY_TRANSFERS = ProblemType(
     "too-many-transfers", 429, "Too many uploads and downloads are under way", "Send it again a little later.", 1
 )
+"""Bounds the disk for uploads and the memory for downloads."""
 INTERNAL = ProblemType(
     "internal",
     500,
@@ -202,11 +223,12 @@ STOPPING = ProblemType(
     "stopping",
     503,
     "The service ended before it had an answer",
-    "Send it again, a command with the same Idempotency-Key: it may have been stored, and counts once.",
+    "Send it again; a command with the same Idempotency-Key. It may have been stored, and counts once.",
     1,
 )
 """The request was cut off because the process ends; another instance answers it."""
 OVERLOADED = ProblemType("overloaded", 503, "The service is at its limit", "Send it again a little later.", 1)
+"""Refused before anything is read, so that an instance at its limit still answers quickly."""
 VIEWS_UNAVAILABLE = ProblemType(
     "views-unavailable",
     503,
@@ -216,6 +238,7 @@ VIEWS_UNAVAILABLE = ProblemType(
 )
 """Postgres is away. Commands need it only for threads that this process does not know yet."""
 VIEWS_BEHIND = ProblemType("views-behind", 503, "The views are behind", "Send it again a little later.", 1)
+"""The views did not reach a position in time. They will, so the same request may succeed later."""
 ARTIFACTS_UNAVAILABLE = ProblemType(
     "artifacts-unavailable", 503, "The artifact store does not answer", "Send it again a little later.", 2
 )
@@ -226,6 +249,7 @@ CATALOG_NOT_LOADED = ProblemType(
     "Send it again a little later, or decide without `args` or `tool`. Nothing was recorded.",
     1,
 )
+"""Only for a short time after the start of an instance."""
 LOG_UNAVAILABLE = ProblemType(
     "log-unavailable",
     503,
