@@ -250,14 +250,14 @@ async def test_what_cannot_be_looked_up_now_is_looked_up_later() -> None:
         key = await parent(world)
         await _ended_and_killed(world, key)
         asked = 0
-        ends = world.store.ends
+        ends = world.store.find_ends
 
         async def away(tenant: str, inputs: Mapping[str, str]) -> Mapping[str, ChildEnd]:
             nonlocal asked
             asked += 1
             return {} if asked < 4 else await ends(tenant, inputs)
 
-        world.store.ends = away
+        world.store.find_ends = away
         began = world.clock.now_ms()
         await runtime(world, "r2")
         await world.until_rest(key)
