@@ -373,10 +373,12 @@ async def test_bad_files_are_told_and_the_others_imported(
         None,
         "its bytes are not in the artifact store; upload them and import again",
     ]
-    sessions = await views.fetch(
-        "select labels ->> 'session' as session, status from views.threads where tenant = $1", tenant
-    )
-    assert [tuple(row) for row in sessions] == [("7d93de97-cb99-4f50-88df-100fde8001c7", "active")]
+    sessions: list[tuple[object, ...]] = []
+    async with asyncio.timeout(60):  # the import is done when all is in the log; the views follow
+        while sessions != [("7d93de97-cb99-4f50-88df-100fde8001c7", "active")]:
+            await asyncio.sleep(0.05)
+            query = "select labels ->> 'session' as session, status from views.threads where tenant = $1"
+            sessions = [tuple(row) for row in await views.fetch(query, tenant)]
 
 
 async def test_sessions_are_gone_on_with_and_everything_verifies(running: System) -> None:
