@@ -11,8 +11,8 @@ from typing import Final, Literal
 
 from schemas.ids import EventId, ThreadKey
 from schemas.transcript import Change, Transcript
-from services.chassis.following.fold_loop import Held as HeldThread
-from services.chassis.following.fold_loop import Partition as AssignedPartition
+from services.chassis.following.followed_threads import FollowedThread
+from services.chassis.following.followed_threads import Partition as AssignedPartition
 from services.chassis.process.timers import Timer
 from services.runtime.deciding.decisions import NO_TRIES, Calling, ChildEnd, Summarising, SummaryTries
 from services.runtime.deciding.limits import Limits
@@ -67,7 +67,7 @@ class Work:
     reading_children: bool = False
 
 
-Held = HeldThread[Work]
+Held = FollowedThread[Work]
 Partition = AssignedPartition[Work]
 
 

@@ -36,9 +36,7 @@ from schemas.codec import Record, Unreadable, decode
 from schemas.ids import ThreadKey
 from schemas.state import NOTHING, ThreadState, is_active
 from schemas.thread import Verdict, fold
-from services.chassis.following.followed_threads import Held as Held  # noqa: PLC0414  # together with the loop for whoever follows it
-from services.chassis.following.followed_threads import Partition as Partition  # noqa: PLC0414
-from services.chassis.following.followed_threads import Work
+from services.chassis.following.followed_threads import FollowedThread, Partition, Work
 from services.chassis.following.key_filter import KeyFilter
 from services.chassis.following.limits import FoldLoopLimits
 from services.chassis.following.quarantine import Quarantine
@@ -66,31 +64,31 @@ class Follower(Protocol[Work]):
     def new_work(self) -> Work:
         """Make what the service keeps for a thread that comes into memory. The frame never looks into it."""
 
-    def on_record(self, held: Held[Work], before: ThreadState, record: Record, verdict: Verdict) -> None:
-        """Take note of a record that has just been folded: `held.state` is the state after it, `before` the one before.
+    def on_record(self, thread: FollowedThread[Work], before: ThreadState, record: Record, verdict: Verdict, /) -> None:
+        """Take note of a record that has just been folded, from the state `before` to `thread.state`.
 
         The service also gets the records from before its partition was ready, and must not act on them.
         """
 
-    def on_batch(self, partition: Partition[Work], touched: Iterable[Held[Work]]) -> None:
+    def on_batch(self, partition: Partition[Work], touched: Iterable[FollowedThread[Work]], /) -> None:
         """Act for these threads, whose records of this batch are folded. Called only for partitions that are ready."""
 
-    def on_ready(self, partition: Partition[Work]) -> None:
+    def on_ready(self, partition: Partition[Work], /) -> None:
         """Begin to act for the partition: it has been read up to the end that it had at the assignment."""
 
-    def on_lost(self, partition: Partition[Work]) -> None:
+    def on_lost(self, partition: Partition[Work], /) -> None:
         """Drop what runs for the partition, or hand it over: another member has it now. Its threads leave memory."""
 
-    def on_quarantined(self, partition: Partition[Work], held: Held[Work], error: Exception) -> None:
-        """Take note of a thread of which a record could not be folded; `held.quarantined` says why."""
+    def on_quarantined(self, partition: Partition[Work], thread: FollowedThread[Work], error: Exception, /) -> None:
+        """Take note of a thread of which a record could not be folded; `thread.quarantined` says why."""
 
-    def report_quarantined(self, partition: Partition[Work], held: Held[Work], seconds: float) -> None:
+    def report_quarantined(self, partition: Partition[Work], thread: FollowedThread[Work], seconds: float, /) -> None:
         """Report a thread that has been set aside for `seconds`. Called soon after that, and again at intervals."""
 
-    def on_refold(self, held: Held[Work]) -> None:
-        """Let go of what is kept for this `Held`: its thread was set aside and is read anew, as another `Held`."""
+    def on_refold(self, thread: FollowedThread[Work], /) -> None:
+        """Let go of what is kept for this object: the thread was set aside and is read anew, as another one."""
 
-    def may_evict(self, held: Held[Work]) -> bool:
+    def may_evict(self, thread: FollowedThread[Work], /) -> bool:
         """Return whether the service needs nothing of an idle thread's memory, such as work under way."""
 
 
@@ -190,7 +188,7 @@ class FoldLoop(Generic[Work]):
             next_offset=start,
         )
         for key, state in states.items():
-            self._hold(partition, self._taken_in(partition, key, state, from_start=False))
+            self._follow(partition, self._make_thread(partition, key, state, from_start=False))
         self.partitions[tp.partition] = partition
         self._to_list.set()
         log.info("partition_assigned", partition=tp.partition, start=start, end=end, active=len(states))
@@ -248,37 +246,37 @@ class FoldLoop(Generic[Work]):
 
         One call per batch instead of one per record: a service that is behind decides on the newest state alone.
         """
-        touched: dict[ThreadKey, Held[Work]] = {}
+        touched: dict[ThreadKey, FollowedThread[Work]] = {}
         for raw in records:
             partition.next_offset = raw.offset + 1
             record = decode(raw.key, raw.headers, raw.value, raw.offset, raw.timestamp_ms)
             if isinstance(record, Unreadable):
                 continue  # a dead letter: the projector reports it, and it changes no thread
-            held = partition.threads.get(record.key)
-            if held is None:
-                held = self._hold_or_park(partition, record)
-                if held is None:
+            thread = partition.threads.get(record.key)
+            if thread is None:
+                thread = self._follow_or_park(partition, record)
+                if thread is None:
                     continue
-            if self._fold(partition, held, record):
-                touched[record.key] = held
+            if self._fold(partition, thread, record):
+                touched[record.key] = thread
         if touched and partition.ready:
             self._follower.on_batch(partition, touched.values())
 
-    def _fold(self, partition: Partition[Work], held: Held[Work], record: Record) -> bool:
+    def _fold(self, partition: Partition[Work], thread: FollowedThread[Work], record: Record) -> bool:
         """Fold one record; return whether the state has moved. Idempotent by offset: a record is folded once."""
-        before = held.state
+        before = thread.state
         if record.offset <= before.offset:
             return False
-        if held.quarantined is not None:
-            held.keep(record)
+        if thread.quarantined is not None:
+            thread.keep(record)
             return False
         try:
-            held.state, verdict = fold(before, record)
-            self._follower.on_record(held, before, record, verdict)
+            thread.state, verdict = fold(before, record)
+            self._follower.on_record(thread, before, record, verdict)
         except Exception as error:  # noqa: BLE001  # one thread's failure must not stop its partition
-            held.skipped = record.offset
-            partition.set_aside(held, error)
-            self._follower.on_quarantined(partition, held, error)
+            thread.skipped = record.offset
+            partition.set_aside(thread, error)
+            self._follower.on_quarantined(partition, thread, error)
             return False
         self.records_folded += 1
         return True
@@ -309,20 +307,20 @@ class FoldLoop(Generic[Work]):
 
     # Threads that are not in memory
 
-    def _taken_in(
+    def _make_thread(
         self, partition: Partition[Work], key: ThreadKey, state: ThreadState, *, from_start: bool
-    ) -> Held[Work]:
-        return Held(key, partition.number, state, self._follower.new_work(), from_start, state.seq)
+    ) -> FollowedThread[Work]:
+        return FollowedThread(key, partition.number, state, self._follower.new_work(), from_start, state.seq)
 
-    def _hold(self, partition: Partition[Work], held: Held[Work]) -> None:
+    def _follow(self, partition: Partition[Work], thread: FollowedThread[Work]) -> None:
         """Take a thread into memory, and note its key: it has a record now, so it is not new any more."""
-        partition.threads[held.key] = held
+        partition.threads[thread.key] = thread
         if partition.known is not None:
-            partition.known.add(held.key)
+            partition.known.add(thread.key)
         elif self._keys is not None:
-            partition.unlisted.add(held.key)
+            partition.unlisted.add(thread.key)
 
-    def _hold_or_park(self, partition: Partition[Work], record: Record) -> Held[Work] | None:
+    def _follow_or_park(self, partition: Partition[Work], record: Record) -> FollowedThread[Work] | None:
         """Return a thread that is certainly new; let the record of any other thread wait until its row is read.
 
         Once one record of a thread waits, all later ones wait behind it: their order must not change.
@@ -331,9 +329,9 @@ class FoldLoop(Generic[Work]):
             return None  # its producer does not partition as we do: the record is a dead letter, and no thread's
         waiting = partition.parked.get(record.key)
         if waiting is None and self._is_new(partition, record.key):
-            held = self._taken_in(partition, record.key, NOTHING, from_start=True)
-            self._hold(partition, held)
-            return held
+            thread = self._make_thread(partition, record.key, NOTHING, from_start=True)
+            self._follow(partition, thread)
+            return thread
         if waiting is None:
             partition.parked[record.key] = [record]
             self._to_load.set()
@@ -442,8 +440,8 @@ class FoldLoop(Generic[Work]):
         since = partition.distrusted_since
         return since is not None and asyncio.get_running_loop().time() - since >= self._settings.stale_wait_seconds
 
-    def _from_row(self, partition: Partition[Work], key: ThreadKey, state: ThreadState | None) -> Held[Work]:
-        return self._taken_in(partition, key, NOTHING if state is None else state, from_start=state is None)
+    def _from_row(self, partition: Partition[Work], key: ThreadKey, state: ThreadState | None) -> FollowedThread[Work]:
+        return self._make_thread(partition, key, NOTHING if state is None else state, from_start=state is None)
 
     async def _load_by_scan(self, partition: Partition[Work], keys: Sequence[ThreadKey]) -> None:
         """Fold the threads' earlier records out of the partition itself, up to those that wait.
@@ -452,7 +450,7 @@ class FoldLoop(Generic[Work]):
         """
         until = max(partition.parked[key][0].offset for key in keys)
         log.warning("partition_scanned", partition=partition.number, threads=len(keys), until=until)
-        scanned = {key: self._taken_in(partition, key, NOTHING, from_start=True) for key in keys}
+        scanned = {key: self._make_thread(partition, key, NOTHING, from_start=True) for key in keys}
         try:
             async for record in scan(self._log, TopicPartition(self._topic, partition.number), keys, until):
                 self._fold(partition, scanned[record.key], record)
@@ -463,19 +461,19 @@ class FoldLoop(Generic[Work]):
             if not partition.lost:
                 self._unpark(partition, list(scanned.values()))
 
-    def _unpark(self, partition: Partition[Work], taken_in: Sequence[Held[Work]]) -> None:
+    def _unpark(self, partition: Partition[Work], loaded: Sequence[FollowedThread[Work]]) -> None:
         """Take loaded threads into memory and fold the records that waited for them.
 
         No record can arrive in between, since nothing here awaits. A record that the row already contains is skipped.
         """
-        for held in taken_in:
-            records = partition.parked.pop(held.key)
+        for thread in loaded:
+            records = partition.parked.pop(thread.key)
             partition.parked_records -= len(records)
-            self._hold(partition, held)
+            self._follow(partition, thread)
             for record in records:
-                self._fold(partition, held, record)
+                self._fold(partition, thread, record)
         if partition.ready:
-            self._follower.on_batch(partition, taken_in)
+            self._follower.on_batch(partition, loaded)
 
     # Threads that are set aside
 
@@ -490,9 +488,9 @@ class FoldLoop(Generic[Work]):
     async def _tend_quarantine(self, partition: Partition[Work]) -> None:
         now = asyncio.get_running_loop().time()
         for key, seconds in partition.quarantine.reports(now):
-            held = partition.threads.get(key)
-            if held is not None:
-                self._follower.report_quarantined(partition, held, seconds)
+            thread = partition.threads.get(key)
+            if thread is not None:
+                self._follower.report_quarantined(partition, thread, seconds)
         due = partition.quarantine.due(now)[: self._settings.keys_per_load]
         if due:
             # The rows of another log are never read, so a thread of this one waits until the views are built anew.
@@ -509,25 +507,25 @@ class FoldLoop(Generic[Work]):
         now = asyncio.get_running_loop().time()
         refolded = []
         for key in keys:
-            held = partition.threads.get(key)
-            if held is None and key in partition.parked:
+            thread = partition.threads.get(key)
+            if thread is None and key in partition.parked:
                 partition.quarantine.postpone(key, now)  # it is being loaded by a scan
                 continue
-            if held is None or held.quarantined is None:
+            if thread is None or thread.quarantined is None:
                 partition.quarantine.forget(key)  # it failed in a scan that was given up, and is not in memory
                 continue
-            if stored is None or stored.next_offset <= max(held.state.offset, held.skipped):
-                held.kept = held.kept or []
+            if stored is None or stored.next_offset <= max(thread.state.offset, thread.skipped):
+                thread.kept = thread.kept or []
                 partition.quarantine.postpone(key, now)
                 continue
             partition.quarantine.refolded(key, now)
-            self._follower.on_refold(held)
+            self._follower.on_refold(thread)
             fresh = self._from_row(partition, key, stored.states.get(key))
-            self._hold(partition, fresh)
-            for record in held.kept or ():
+            self._follow(partition, fresh)
+            for record in thread.kept or ():
                 self._fold(partition, fresh, record)
             refolded.append(fresh)
-            log.info("thread_refolded", thread=str(key), seq=fresh.state.seq, reason=held.quarantined)
+            log.info("thread_refolded", thread=str(key), seq=fresh.state.seq, reason=thread.quarantined)
         if refolded and partition.ready:
             self._follower.on_batch(partition, refolded)
 
@@ -546,20 +544,24 @@ class FoldLoop(Generic[Work]):
         From then on only rows that contain these records are trusted: nobody else remembers them. Without a store only
         closed threads may leave, since no row could bring another one back.
         """
-        idle = [held for held in partition.threads.values() if held.quarantined is None and not is_active(held.state)]
+        idle = [
+            thread
+            for thread in partition.threads.values()
+            if thread.quarantined is None and not is_active(thread.state)
+        ]
         if self._store is None:
-            for held in idle:
-                if held.state.status in {"closed", "none"} and self._follower.may_evict(held):
-                    partition.threads.pop(held.key, None)
+            for thread in idle:
+                if thread.state.status in {"closed", "none"} and self._follower.may_evict(thread):
+                    partition.threads.pop(thread.key, None)
             return
         if not idle or partition.foreign_store:
             return
         stored = await self._load_trusted(partition, ())
         if stored is None:
             return
-        for held in idle:  # what was idle before the query may have changed while it ran
-            stored_whole = held.state.offset < stored.next_offset
-            if stored_whole and not is_active(held.state) and self._follower.may_evict(held):
-                partition.threads.pop(held.key, None)
+        for thread in idle:  # what was idle before the query may have changed while it ran
+            stored_whole = thread.state.offset < stored.next_offset
+            if stored_whole and not is_active(thread.state) and self._follower.may_evict(thread):
+                partition.threads.pop(thread.key, None)
                 partition.evicted = True
-                partition.relied_on = max(partition.relied_on, held.state.offset + 1)
+                partition.relied_on = max(partition.relied_on, thread.state.offset + 1)

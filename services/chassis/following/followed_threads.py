@@ -19,7 +19,7 @@ KEPT_MAX: Final = 1_000
 
 
 @dataclass(slots=True, eq=False)
-class Held(Generic[Work]):
+class FollowedThread(Generic[Work]):
     """One thread in memory. A refold makes another one for the same thread, so it is compared by identity."""
 
     key: ThreadKey
@@ -66,7 +66,7 @@ class Partition(Generic[Work]):
     next_offset: int = 0
     """Offset of the first record that was not read."""
     ready: bool = False
-    threads: dict[ThreadKey, Held[Work]] = field(default_factory=dict)
+    threads: dict[ThreadKey, FollowedThread[Work]] = field(default_factory=dict)
     parked: dict[ThreadKey, list[Record]] = field(default_factory=dict)
     """Records that wait for the rows of their threads, in log order."""
     parked_records: int = 0
@@ -87,7 +87,7 @@ class Partition(Generic[Work]):
     it is trusted.
     """
 
-    def set_aside(self, held: Held[Work], error: Exception) -> None:
+    def set_aside(self, thread: FollowedThread[Work], error: Exception) -> None:
         """Quarantine a thread because of an error. Nothing is folded onto it until it is read anew."""
-        held.quarantined = f"{type(error).__name__}: {error}"[:REASON_MAX]
-        self.quarantine.set_aside(held.key, asyncio.get_running_loop().time())
+        thread.quarantined = f"{type(error).__name__}: {error}"[:REASON_MAX]
+        self.quarantine.set_aside(thread.key, asyncio.get_running_loop().time())

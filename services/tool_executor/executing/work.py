@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from schemas.ids import ThreadKey
-from services.chassis.following.fold_loop import Held as HeldThread
-from services.chassis.following.fold_loop import Partition as AssignedPartition
+from services.chassis.following.followed_threads import FollowedThread
+from services.chassis.following.followed_threads import Partition as AssignedPartition
 from services.tool_executor.claiming.claim import Attempt
 from services.tool_executor.claiming.reconcile import Answer
 
@@ -62,5 +62,5 @@ class Work:
     """What was asked about unknown calls, by call."""
 
 
-Held: TypeAlias = HeldThread[Work]
+Held: TypeAlias = FollowedThread[Work]
 Partition: TypeAlias = AssignedPartition[Work]

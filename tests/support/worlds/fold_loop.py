@@ -11,7 +11,8 @@ from schemas.ids import TenantId, ThreadId, ThreadKey
 from schemas.state import ThreadState
 from schemas.thread import Verdict
 from schemas.topics import THREAD_EVENTS
-from services.chassis.following.fold_loop import FoldLoop, Held, Partition
+from services.chassis.following.fold_loop import FoldLoop
+from services.chassis.following.followed_threads import FollowedThread, Partition
 from services.chassis.following.limits import FoldLoopLimits
 from services.chassis.log.port import Outgoing
 from tests.support.recorded.histories import RUNTIME, USER, History, created, submitted
@@ -41,13 +42,13 @@ class Recorder:
     def new_work(self) -> list[int]:
         return []
 
-    def on_record(self, held: Held[list[int]], before: ThreadState, record: Record, verdict: Verdict) -> None:
+    def on_record(self, held: FollowedThread[list[int]], before: ThreadState, record: Record, verdict: Verdict) -> None:
         if held.key.thread in self.fails_on:
             raise RuntimeError("a bug")
         assert record.offset > before.offset
         held.work.append(record.offset)
 
-    def on_batch(self, partition: Partition[list[int]], touched: Iterable[Held[list[int]]]) -> None:
+    def on_batch(self, partition: Partition[list[int]], touched: Iterable[FollowedThread[list[int]]]) -> None:
         assert partition.ready
         self.batches.append((partition.number, [held.key.thread for held in touched]))
 
@@ -57,17 +58,21 @@ class Recorder:
     def on_lost(self, partition: Partition[list[int]]) -> None:
         self.lost.append(partition.number)
 
-    def on_quarantined(self, partition: Partition[list[int]], held: Held[list[int]], error: Exception) -> None:
+    def on_quarantined(
+        self, partition: Partition[list[int]], held: FollowedThread[list[int]], error: Exception
+    ) -> None:
         self.quarantined.append(held.key.thread)
 
-    def report_quarantined(self, partition: Partition[list[int]], held: Held[list[int]], seconds: float) -> None:
+    def report_quarantined(
+        self, partition: Partition[list[int]], held: FollowedThread[list[int]], seconds: float
+    ) -> None:
         self.reports.append((held.key.thread, round(seconds)))
 
-    def on_refold(self, held: Held[list[int]]) -> None:
+    def on_refold(self, held: FollowedThread[list[int]]) -> None:
         assert held.quarantined is not None
         self.refolded.append(held.key.thread)
 
-    def may_evict(self, held: Held[list[int]]) -> bool:
+    def may_evict(self, held: FollowedThread[list[int]]) -> bool:
         return held.key.thread not in self.kept
 
 
@@ -138,7 +143,7 @@ class FoldWorld:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    def held(self, loop: FoldLoop[list[int]], thread: str, partition: int = 0) -> Held[list[int]] | None:
+    def held(self, loop: FoldLoop[list[int]], thread: str, partition: int = 0) -> FollowedThread[list[int]] | None:
         return loop.partitions[partition].threads.get(self.history(thread).key)
 
     def agrees(self, loop: FoldLoop[list[int]], thread: str, partition: int = 0) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 from schemas.codec import decode
 from schemas.other_topics.progress import decode_progress
 from schemas.topics import THREAD_PROGRESS
-from services.chassis.following.fold_loop import Held
+from services.chassis.following.followed_threads import FollowedThread
 from services.chassis.log.port import Outgoing
 from services.runtime.models.port import (
     AnswerItem,
@@ -97,4 +97,4 @@ async def asked(world: World, count: int = 1) -> None:
 
 def held_threads() -> int:
     gc.collect()
-    return sum(isinstance(each, Held) for each in gc.get_objects())
+    return sum(isinstance(each, FollowedThread) for each in gc.get_objects())
