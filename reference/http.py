@@ -1,6 +1,7 @@
 """Writes the reference in docs/http.md from the API's own description: `python -m reference.http`.
 
-What stands above the mark in that page is written by people and kept.
+The part of the page above the mark is written by people and kept. Everything below it comes from the OpenAPI document
+and the examples, and a test fails while the page differs from them.
 """
 
 import json
@@ -21,6 +22,7 @@ _REF_PREFIX = "#/components/schemas/"
 
 
 def with_reference(page: str) -> str:
+    """Return the page with the reference of today. Raises ValueError if the page has lost its mark."""
     prose, mark, _ = page.partition(MARK)
     if not mark:
         raise ValueError(f"{PAGE} has lost its mark: {MARK}")
@@ -28,6 +30,7 @@ def with_reference(page: str) -> str:
 
 
 def reference(document: dict[str, Any]) -> str:
+    """Return the reference of an OpenAPI document as Markdown: operations by path, models by name, and all problems."""
     lines = ["", "## Operations", ""]
     examples = read_examples()
     for path, operations in sorted(document["paths"].items()):
@@ -66,12 +69,12 @@ def _operation(method: str, path: str, operation: dict[str, Any]) -> Iterator[st
 
 
 def _example(method: str, example: Example) -> Iterator[str]:
-    asked = [f"{method} {example.path}", *[f"{name}: {value}" for name, value in example.headers.items()]]
+    request = [f"{method} {example.path}", *[f"{name}: {value}" for name, value in example.headers.items()]]
     if example.request is not None:
-        asked.append(_json(example.request))
+        request.append(_json(example.request))
     if example.sends is not None:
-        asked.append(example.sends)
-    yield from ("```text", *asked, "```", "")
+        request.append(example.sends)
+    yield from ("```text", *request, "```", "")
     if example.response is not None:
         yield from (f"answers {example.status}:", "", "```json", _json(example.response), "```", "")
     if example.answers is not None:
@@ -88,6 +91,7 @@ def _json(value: JsonValue) -> str:
 
 
 def _content(described: dict[str, Any]) -> str:
+    """Return the models or media types of a body or an answer. JSON is named by its model alone."""
     kinds = []
     for media_type, content in described.get("content", {}).items():
         schema = _type(content["schema"]) if content.get("schema") else ""
@@ -111,6 +115,7 @@ def _schema(name: str, schema: dict[str, Any]) -> Iterator[str]:
 
 
 def _type(schema: dict[str, Any]) -> str:
+    """Return a type in words. Parts of JSON Schema that the API does not use are left out."""
     match schema:
         case {"$ref": reference_}:
             name = str(reference_).removeprefix(_REF_PREFIX)
@@ -131,8 +136,8 @@ def _type(schema: dict[str, Any]) -> str:
 
 def _limits(schema: dict[str, Any]) -> str:
     named = {"minimum": "from", "maximum": "to", "minLength": "at least", "maxLength": "at most", "format": ""}
-    told = " ".join(f"{word} {schema[name]}".strip() for name, word in named.items() if name in schema)
-    return f" ({told})" if told else ""
+    limits = " ".join(f"{word} {schema[name]}".strip() for name, word in named.items() if name in schema)
+    return f" ({limits})" if limits else ""
 
 
 if __name__ == "__main__":

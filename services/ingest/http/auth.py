@@ -105,7 +105,7 @@ class _Remembered:
     look_again_ms: int
     """When the key is looked up again, which is when a revoked key stops working."""
     stale_ms: int
-    """Until when a key that was valid is still believed if the database is away."""
+    """When a key that was valid stops being believed if the database is away."""
 
 
 class KeyAuthenticator:

@@ -1,4 +1,9 @@
-"""What clients send: the shapes of request bodies. Unknown fields are refused, so that a misspelt one is noticed."""
+"""What clients send: the models of all request bodies. Unknown fields are refused, so that a misspelt one is noticed.
+
+The models check shape and size of single fields, and which fields fit together. What depends on a limit of the
+deployment or on the thread is checked in `commands`. Each limit below bounds something that is kept for ever: a record
+of the log, a row of a view, or what every reader of the thread loads.
+"""
 
 from collections.abc import Mapping
 from typing import Annotated, Literal, Self
@@ -29,7 +34,7 @@ Note = Annotated[str, Field(max_length=NOTE_CHARACTERS_MAX)]
 Text = Annotated[str, Field(min_length=1)]
 TaskId = Annotated[str, Field(pattern=NAME_PATTERN)]
 ModelName = Annotated[str, Field(min_length=1, max_length=200)]
-"""Short enough for a page of usage to name it in its cursor."""
+"""A name of a model. It is short enough for the cursor of a page of usage, which contains it."""
 
 
 class Body(Frozen):
@@ -37,27 +42,27 @@ class Body(Frozen):
 
 
 class ConfigRequest(Config):
-    """A configuration whose model may be left out: the service has a default."""
+    """A configuration whose model may be left out; the thread then gets the default model of the service."""
 
     model: ModelName = ""
 
 
 class NamedArtifact(Body):
-    """An artifact that was uploaded before; its size is the store's."""
+    """An artifact that was uploaded before. Its size is read from the store."""
 
     type: Literal["artifact"]
     sha256: Hash
     media_type: Annotated[str, Field(min_length=1, max_length=MEDIA_TYPE_CHARACTERS_MAX)]
     name: Annotated[str, Field(min_length=1, max_length=NAME_CHARACTERS_MAX)] | None = None
     summary: Annotated[str, Field(max_length=SUMMARY_CHARACTERS_MAX)] | None = None
-    """What a model is shown of it beside name, type and size."""
+    """A text that the model is shown together with name, type and size."""
 
 
 Item = Annotated[TextItem | NamedArtifact, Field(discriminator="type")]
 
 
 class Content(Body):
-    """What a person says: one `text`, or a list of `items`."""
+    """What a person says: either one `text` or a list of `items`."""
 
     text: Text | None = None
     items: Annotated[tuple[Item, ...], Field(min_length=1, max_length=ITEMS_MAX)] | None = None
@@ -69,11 +74,11 @@ class Content(Body):
         return self
 
     def named(self) -> frozenset[str]:
-        """The artifacts."""
+        """Return the sha256 of every artifact that the items name."""
         return frozenset(item.sha256 for item in self.items or () if isinstance(item, NamedArtifact))
 
     def content(self, sizes: Mapping[str, int]) -> tuple[ContentItem, ...]:
-        """`sizes`: of the artifacts that it names."""
+        """Return the content as events record it. `sizes` has the sizes of the named artifacts, in bytes, by sha256."""
         if self.items is None:
             return (TextItem(text=self.text or ""),)
         return tuple(
@@ -97,17 +102,17 @@ class CreateThread(Body):
     input: FirstInput | None = None
     """The first input: it starts the first turn."""
     ephemeral: bool = False
-    """Whether the thread lives for an hour at most, on a topic of its own, and leaves no history."""
+    """Whether the thread is kept for at most an hour, on a separate topic, and leaves no history."""
 
 
 class ImportedFile(Body):
     path: Annotated[str, Field(min_length=1, max_length=1_024)]
-    """Relative to a folder of all: companions are found by it, such as `a/tool-results/x.txt` beside `a.jsonl`."""
+    """Path relative to the folder of all files. It links companions, such as `a/tool-results/x.txt`, to `a.jsonl`."""
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
     """sha256 of the artifact as which the file was uploaded."""
     size: Annotated[int, Field(ge=0, le=2**53 - 1)]
     companion: bool = False
-    """Whether it is no session, but belongs to one."""
+    """Whether the file belongs to a session and is not a session itself."""
 
 
 class CreateImport(Body):
@@ -117,12 +122,12 @@ class CreateImport(Body):
 
 
 class PatchThread(Body):
-    """What is left out stays as it is."""
+    """A change of a thread. Fields that are left out stay as they are."""
 
     title: Title | None = None
-    """null or an empty text removes it."""
+    """The new title; null or an empty text removes the title."""
     labels: Labels | None = None
-    """Replaces all labels; null removes them."""
+    """The new labels, which replace all labels; null removes them."""
     archived: bool | None = None
     config: dict[str, JsonValue] | None = None
     """A merge patch (RFC 7396) of the configuration, in force from the next turn."""
@@ -131,8 +136,8 @@ class PatchThread(Body):
 class SubmitInput(Content):
     mode: InputMode = "queue"
     expected_turn: Positive | None = None
-    """With mode `steer`: only where this turn is open when the input lands, otherwise 409 with the reason. Where the
-    turn ends before one of its steps takes the input, it is discarded.
+    """The turn that has to be open, with mode `steer`; otherwise 409 with the reason. If the turn ends before one of
+    its steps takes the input, the input is discarded.
     """
 
     @model_validator(mode="after")
@@ -154,7 +159,7 @@ class WithdrawInput(Body):
 class CancelTurn(Body):
     note: Note | None = None
     discard: bool = False
-    """Whether steering inputs that no step took are dropped with the turn."""
+    """Whether steering inputs that no step has taken are discarded with the turn."""
 
 
 class RestoreFiles(Body):
@@ -166,12 +171,12 @@ class CloseThread(Body):
 
 
 class ForkPlace(Body):
-    """Either of both."""
+    """The place at which a thread is forked: either `seq` or `turn`."""
 
     seq: Positive | None = None
-    """A record of the thread. Where a step was under way, or its calls were not settled, the newest seq before that."""
+    """A record of the thread. If a step was open or had unsettled calls there, the newest seq before it is used."""
     turn: Positive | None = None
-    """The end of this turn; of a turn that is open, what is settled of it."""
+    """The fork begins after this turn. If the turn is open, the fork has what is settled of it."""
 
     @model_validator(mode="after")
     def _one_of_both(self) -> Self:
@@ -182,7 +187,7 @@ class ForkPlace(Body):
 
 class ForkThread(Body):
     at: ForkPlace | None = None
-    """Left out: at the newest settled record."""
+    """The place of the fork; without it, the newest settled record."""
     title: Title | None = None
     labels: Labels = Field(default_factory=dict)
     config: dict[str, JsonValue] | None = None
@@ -202,7 +207,7 @@ class CreateChild(Body):
 
 class RewindThread(Body):
     to_turn: Count
-    """The last turn that stays in the context; 0 for none."""
+    """The last turn that stays in the context; 0 removes all turns."""
 
 
 class CompactThread(Body):
@@ -214,11 +219,11 @@ class DecideCall(Body):
     call_hash: Hash
     """The hash of the call that was looked at, as `tool_call.approval_requested` shows it."""
     reason: Note | None = None
-    """Why it is denied; the model is told."""
+    """Why the call is denied. The model is shown it."""
     scope: Literal["call", "turn", "thread"] = "call"
-    """With `turn` or `thread`, the same call is approved whenever it comes again."""
+    """With `turn` or `thread`, the same call is approved again whenever it is proposed there."""
     tool: Annotated[str, Field(min_length=1, max_length=200)] | None = None
-    """With scope `turn` or `thread`: every call of this tool, instead of the same call."""
+    """With the scope `turn` or `thread`, every call of this tool is approved instead of the same call only."""
     args: dict[str, JsonValue] | None = None
     """Approve with these arguments instead of those that were proposed."""
 
@@ -239,9 +244,9 @@ class PostResult(Body):
 class ResolveCall(Body):
     decision: Literal["succeeded", "failed", "again", "abandoned"]
     attempt: Count
-    """The attempt that was looked at, as `GET /v1/unknown-calls` shows it: a later one is another question."""
+    """The attempt that was looked at, as `GET /v1/unknown-calls` shows it. A later attempt has to be settled anew."""
     note: Annotated[str, Field(min_length=1, max_length=NOTE_CHARACTERS_MAX)]
-    """Why: how it is known. Recorded with who said so, and told to the model where there is no result."""
+    """How the outcome is known. It is recorded with the caller, and shown to the model if there is no result."""
     result: JsonValue = None
 
     @model_validator(mode="after")
@@ -253,24 +258,24 @@ class ResolveCall(Body):
 
 class PlannedTask(Body):
     id: TaskId
-    """A short name. A later version keeps the task by naming it again."""
+    """A short name. A later version keeps the task if it has a task with this name."""
     title: Annotated[str, Field(min_length=1, max_length=TITLE_CHARACTERS_MAX)]
     depends_on: Annotated[tuple[TaskId, ...], Field(max_length=TASKS_MAX)] = ()
-    """Tasks that have to succeed before; their results are told to this one."""
+    """Tasks that have to succeed first. This task is shown their results."""
     instructions: Annotated[str, Field(max_length=TASK_INSTRUCTIONS_CHARACTERS_MAX)] | None = None
-    """What to do, and what to answer."""
+    """What the task has to do, and what it has to answer."""
 
 
 class ProposePlan(Body):
     tasks: Annotated[tuple[PlannedTask, ...], Field(min_length=1, max_length=TASKS_MAX)]
     version: Positive | None = None
-    """The one that this is to be: one more than the last. Left out, it is the next."""
+    """The version that this plan becomes: one more than the last. Without it, the plan becomes the next version."""
 
 
 class DecidePlan(Body):
     decision: Literal["approve", "reject"]
     reason: Annotated[str, Field(min_length=1, max_length=NOTE_CHARACTERS_MAX)] | None = None
-    """Why it is rejected; the model that proposed it is told."""
+    """Why the version is rejected. The model that proposed it is shown it."""
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
