@@ -29,6 +29,7 @@ RESOLUTION: Final = "what became of {call}? [s]ucceeded, [f]ailed, run it [a]gai
 KNOWLEDGE: Final = "how do you know? (the model reads it, too) "
 RESOLUTIONS: Final[dict[str, Resolution]] = {"s": "succeeded", "f": "failed", "a": "again", "g": "abandoned"}
 LINE_BYTES_MAX: Final = 65_536
+"""Longest line that is read during a turn."""
 
 Ask: TypeAlias = Callable[[ThreadlogClient, str, JsonObject], Awaitable[None]]
 
@@ -71,6 +72,10 @@ def chat(
 
 
 class Chat:
+    """A conversation about one thread. Questions to the person block the event loop on purpose: nothing else may write
+    to the terminal meanwhile.
+    """
+
     def __init__(self, config: JsonObject, thread: str | None, *, colors: bool, lines: int | None = None) -> None:
         """Begin without a connection. Each line that arrives at the file descriptor `lines` during a turn steers it."""
         self.thread = thread
@@ -92,6 +97,7 @@ class Chat:
                 await self._go_on(self._client, self.thread)
 
     async def close(self) -> None:
+        """Drop commands that are under way, and close the connection."""
         for command in self._commands:
             command.cancel()
         if self._client is not None:
@@ -119,6 +125,7 @@ class Chat:
         await self._follow(client, thread)
 
     async def _follow(self, client: ThreadlogClient, thread: str) -> None:
+        """Show the thread's records as they come, and ask about what waits for a person, until the turn ends."""
         async with aclosing(client.follow(thread, self._after)) as events:
             async for event in events:
                 if not isinstance(event, Fact):
@@ -147,6 +154,7 @@ class Chat:
                 await self._ask_about(client, thread, version, self._decide_plan)
 
     async def _decide_plan(self, client: ThreadlogClient, thread: str, plan: JsonObject) -> None:
+        """Ask about a plan version and send the decision."""
         version = int(str(plan["version"]))
         answer = self._asked(client, thread, PLAN.format(version=version))
         if answer is None:
@@ -161,12 +169,14 @@ class Chat:
                 await self._ask_about(client, thread, row, self._resolve)
 
     async def _ask_about(self, client: ThreadlogClient, thread: str, call: JsonObject, ask: Ask) -> None:
+        """Ask, and show a refusal instead of ending the chat: somebody else may have answered first."""
         try:
             await ask(client, thread, call)
         except RefusedError as error:
             _write(f"({error})\n")
 
     async def _decide(self, client: ThreadlogClient, thread: str, call: JsonObject) -> None:
+        """Ask about a call that waits for approval, and send the decision."""
         name, call_hash = str(call["call"]), str(call["call_hash"])
         answer = self._asked(client, thread, APPROVAL.format(call=name))
         if answer is None:
@@ -175,6 +185,7 @@ class Chat:
         await client.decide(thread, name, call_hash, approve=approve, reason=None if approve else REFUSAL)
 
     async def _resolve(self, client: ThreadlogClient, thread: str, call: JsonObject) -> None:
+        """Ask what became of an unknown call, and settle it. An empty answer leaves it open."""
         name, attempt = str(call["call"]), int(str(call["attempt"]))
         answer = self._asked(client, thread, RESOLUTION.format(call=name))
         decision = RESOLUTIONS.get(answer[:1].lower()) if answer else None
@@ -225,6 +236,7 @@ class Chat:
                 return
 
     def _on_interrupt(self, client: ThreadlogClient, thread: str) -> None:
+        """Cancel the open turn. Before it has started there is nothing to cancel."""
         turn = self._shown.open_turn
         if turn is None:
             _write("\n(the turn has not started yet)\n")
@@ -242,18 +254,21 @@ class Chat:
             self._start(_steer(client, thread, text, self._shown.open_turn))
 
     def _start(self, command: Coroutine[None, None, None]) -> None:
+        """Send a command beside the stream, and keep its task until it is done."""
         task = asyncio.get_running_loop().create_task(command)
         self._commands.add(task)
         task.add_done_callback(self._commands.discard)
 
 
 def _rows(page: JsonObject) -> list[JsonObject]:
+    """Return the rows of a page."""
     rows = page["data"]
     assert isinstance(rows, list)
     return [row for row in rows if isinstance(row, dict)]
 
 
 async def _steer(client: ThreadlogClient, thread: str, text: str, turn: int | None) -> None:
+    """Send a steering input for the open turn only: after its end it must not start another one."""
     try:
         await client.submit(thread, text, mode="steer", expected_turn=turn)
     except ClientError as error:
@@ -261,6 +276,7 @@ async def _steer(client: ThreadlogClient, thread: str, text: str, turn: int | No
 
 
 async def _cancel(client: ThreadlogClient, thread: str, turn: int) -> None:
+    """Cancel the turn, and show why that is not possible."""
     try:
         await client.cancel(thread, turn)
     except ClientError as error:

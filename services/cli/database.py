@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 
 PASSES_POLICIES_BY: Final = "select rolsuper or rolbypassrls from pg_roles where rolname = session_user"
+"""Asks whether the login may read past row security."""
 
 T = TypeVar("T")
 
@@ -38,6 +39,9 @@ def migrate_command() -> None:
 
 
 async def migrate_all(settings: "Settings") -> list[str]:
+    """Apply the migrations of all owners in their order, give older generations their rights, and return the names of
+    what was applied. Applying them again does nothing.
+    """
     from services.chassis.postgres.migrations import MIGRATIONS, migrate
     from services.projector.generations.rights import bind_generations
 
@@ -74,6 +78,7 @@ def create_command(
 
 
 async def _create_key(tenant: str, subject: str, scopes: list[str]) -> str:
+    """Create the key in the role that may write keys and nothing else."""
     from services.chassis.postgres.roles import KEYS
     from services.chassis.settings import Settings
     from services.ingest.api_keys import create_key
@@ -95,6 +100,7 @@ def revoke_command(
 
 
 async def _revoke_key(key_id: str) -> bool:
+    """Revoke the key, and return whether it was valid."""
     from services.chassis.postgres.roles import KEYS
     from services.chassis.settings import Settings
     from services.ingest.api_keys import revoke_key
@@ -122,6 +128,7 @@ async def _connection(settings: "Settings", role: str = "") -> AsyncIterator["as
 
 
 def _run(work: Coroutine[None, None, T]) -> T:
+    """Run the work. Every expected error becomes one line and exit status 1."""
     import asyncpg
 
     try:

@@ -19,11 +19,13 @@ if TYPE_CHECKING:
     from services.cli.exported import Exported
 
 POLL_MS: Final = 500
+"""How long one poll may wait for records."""
 PROGRESS_RECORDS: Final = 20_000
+"""Records between two drawings of the progress."""
 
 
 class ExportError(ThreadlogError):
-    pass
+    """The export cannot be complete, so there is none."""
 
 
 def export_command(
@@ -101,6 +103,9 @@ async def _read(
     file: BinaryIO,
     idle_seconds: float,
 ) -> None:
+    """Read the partition from its beginning and write the thread's lines. The head is written with the first line: a
+    thread without records leaves no file.
+    """
     loop = asyncio.get_running_loop()
     reader = await log.reader({tp: begin})
     shown, deadline = begin, loop.time() + idle_seconds
@@ -126,6 +131,7 @@ async def _read(
 
 
 def _show(exported: "Exported", done: int, total: int, line_end: str = "") -> None:
+    """Draw the progress on a terminal."""
     if sys.stderr.isatty():
         share = done / total if total else 1.0
         sys.stderr.write(f"\r{share:>4.0%}  {done} of {total} records read, {exported.lines} of the thread{line_end}")

@@ -24,9 +24,13 @@ if TYPE_CHECKING:
     from services.projector.settings import ProjectorSettings
 
 STOPPED_STATUS: Final = 130
+"""Exit status after Ctrl-C or SIGTERM, as shells have it for SIGINT."""
 SAID_EVERY_SECONDS: Final = 1.0
+"""Pause between two lines of JSON: enough for a program, not too many for a log."""
 DRAWN_EVERY_SECONDS: Final = 0.1
+"""Pause between two drawings of the bar."""
 BAR_CELLS: Final = 30
+"""Width of the bar."""
 
 T = TypeVar("T")
 Work = Callable[["Log", "ProjectorSettings", "OnProgress"], Awaitable["Generation"]]
@@ -121,6 +125,9 @@ def drop_command(
 
 
 def _fill(work: Work, changed: dict[str, Any], if_stopped: str) -> None:
+    """Run work that builds a generation, and show its progress: as a bar on a terminal, as lines of JSON elsewhere.
+    Ends the process with 130 if a signal stopped it.
+    """
     from services.chassis.process.telemetry import configure_logging
     from services.projector.settings import ProjectorSettings
 
@@ -219,6 +226,7 @@ class Lines:
 
 
 def _say(text: str, end: str = "\n") -> None:
+    """Print, even if nobody reads any more: a closed pipe must not end a rebuild that has run for hours."""
     try:
         print(text, end=end, flush=True)
     except BrokenPipeError:  # nobody listens any more, and the work goes on
@@ -228,6 +236,7 @@ def _say(text: str, end: str = "\n") -> None:
 
 
 def bar(progress: "Progress") -> str:
+    """Return the line that a terminal shows: phase, share, records, rate, and the time left while records are read."""
     share = progress.records_done / progress.records_total if progress.records_total else 1.0
     full = int(share * BAR_CELLS)
     left = progress.seconds_left
@@ -244,6 +253,7 @@ def bar(progress: "Progress") -> str:
 
 
 def _as_json(progress: "Progress") -> dict[str, Any]:
+    """Return the same as an object. Its names are a contract for programs that run rebuilds."""
     left = progress.seconds_left
     return {
         "phase": progress.phase,
@@ -259,12 +269,16 @@ def _as_json(progress: "Progress") -> dict[str, Any]:
 
 
 def _duration(seconds: float) -> str:
+    """Return seconds as h:mm:ss or m:ss."""
     minutes, second = divmod(int(seconds), 60)
     hours, minute = divmod(minutes, 60)
     return f"{hours}:{minute:02}:{second:02}" if hours else f"{minute}:{second:02}"
 
 
 def _row(kept: "Kept") -> tuple[str, ...]:
+    """Return the cells of a generation. A generation whose schema is gone says so instead of showing a size of
+    nothing.
+    """
     generation = kept.generation
     return (
         str(generation.number),
@@ -285,6 +299,9 @@ def _moment(time_ms: int) -> str:
 
 
 def _run(work: Coroutine[Any, Any, T]) -> T:
+    """Run the work after checking that the database is the right one. Every expected error becomes one line and exit
+    status 1.
+    """
     import asyncpg
     import uvloop
 

@@ -11,7 +11,9 @@ from services.client.sse import Fact, JsonObject, Live
 HASH: Final = re.compile(r"=[0-9a-f]{64}$")
 """Values that no person reads."""
 LINE_CHARACTERS_MAX: Final = 160
+"""Longest line of a record."""
 RESULT_LINES_MAX: Final = 6
+"""Lines of a tool's result that are shown."""
 LOST: Final = " (run again where that is safe; else unknown, until somebody settles it)"
 
 SETTLED_BY_PEOPLE: Final = frozenset(
@@ -30,6 +32,7 @@ def line(fact: Fact) -> str:
 
 
 def shortened(text: str, characters: int) -> str:
+    """Return the text in one line, cut with an ellipsis."""
     flat = " ".join(text.split())
     return flat if len(flat) <= characters else f"{flat[: characters - 1]}…"
 
@@ -50,6 +53,7 @@ class Conversation:
         self.open_turn: int | None = None
 
     def live(self, event: Live) -> str:
+        """Return what to print for a sign of life. Text that comes after its answer is dropped."""
         data = event.data
         if event.kind == "tool_output":
             call, text = str(data["call"]), str(data["text"])
@@ -67,6 +71,7 @@ class Conversation:
         return before + self._write(text)
 
     def fact(self, fact: Fact) -> str:
+        """Return what to print for a record. A record without effect prints nothing."""
         if not fact.applied:
             return ""
         data = fact.data
@@ -107,6 +112,7 @@ class Conversation:
         return self._own_line(YELLOW, text)
 
     def _steering(self, fact: Fact) -> str:
+        """Return a line when an input steers the turn, and one when a step takes it."""
         data = fact.data
         if fact.kind == "input.submitted":
             if data.get("mode") != "steer":

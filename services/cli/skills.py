@@ -23,8 +23,11 @@ app = typer.Typer(
 )
 
 FENCE: Final = "---"
+"""Line before and after the front matter."""
 FRONT_MATTER_CHARACTERS_MAX: Final = 20_000
+"""Longest front matter that is parsed."""
 LEFT_OUT: Final = frozenset({".git", "__pycache__", ".DS_Store"})
+"""Files and folders that are never part of a skill."""
 
 
 @app.command("push")
@@ -67,6 +70,7 @@ def list_skills(
 
 
 async def _upload(data: bytes, url: str, token: str | None, tenant: str) -> None:
+    """Upload the archive. A refusal becomes one line and exit status 1."""
     async with connect(url, token, tenant) as client:
         try:
             await client.put_artifact(data, MEDIA_TYPE)
@@ -76,6 +80,7 @@ async def _upload(data: bytes, url: str, token: str | None, tenant: str) -> None
 
 
 async def _state(thread: str, url: str, token: str | None, tenant: str) -> JsonObject:
+    """Return the thread's state. A refusal becomes one line and exit status 1."""
     async with connect(url, token, tenant) as client:
         try:
             return await client.state(thread)

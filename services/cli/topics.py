@@ -41,6 +41,7 @@ def check_command() -> None:
 
 
 async def apply_topics(settings: "Settings") -> "Applied":
+    """Create the missing topics and return what was created and what differs."""
     from services.chassis.kafka.topic_admin import apply, topic_specs
     from services.chassis.kafka.topics import kafka_topics
 
@@ -50,6 +51,7 @@ async def apply_topics(settings: "Settings") -> "Applied":
 
 
 async def check_topics(settings: "Settings") -> tuple["TopicDifference", ...]:
+    """Return what differs from the declarations in `schemas.topics`."""
     from services.chassis.kafka.topic_admin import check, topic_specs
     from services.chassis.kafka.topics import kafka_topics
 
@@ -59,6 +61,7 @@ async def check_topics(settings: "Settings") -> tuple["TopicDifference", ...]:
 
 
 def _run(work: Coroutine[None, None, T]) -> T:
+    """Run the work. Every expected error becomes one line and exit status 1."""
     try:
         return asyncio.run(work)
     except ThreadlogError as error:
@@ -66,6 +69,7 @@ def _run(work: Coroutine[None, None, T]) -> T:
 
 
 def _show(differences: tuple["TopicDifference", ...]) -> None:
+    """Print the differences. Exits with 1 if there is one: a script can stop there."""
     for difference in differences:
         print(difference)
     if differences:

@@ -15,8 +15,11 @@ if TYPE_CHECKING:
     from services.projector.verification.report import Finding, Progress, Report
 
 DIFFERENT: Final = 1
+"""Exit status if something differs."""
 NOT_VERIFIED: Final = 2
+"""Exit status if it could not be verified."""
 STOPPED: Final = 128 + signal.SIGTERM
+"""Exit status after SIGTERM."""
 VALUE_CHARACTERS: Final = 200
 """Longest value that is printed for people."""
 
@@ -52,6 +55,9 @@ def verify_command(
 
 
 async def _verify(thread: str | None, accept: list[str]) -> "Report":
+    """Verify under a handler for SIGTERM, so that the scratch generation is dropped even if a supervisor stops the
+    process.
+    """
     from services.chassis.kafka.kafka_log import KafkaLog
     from services.chassis.postgres.database_setup import require_database
     from services.chassis.process.telemetry import configure_logging
@@ -74,6 +80,9 @@ async def _verify(thread: str | None, accept: list[str]) -> "Report":
 
 
 def describe(report: "Report") -> str:
+    """Return the report as text: what was compared, the first difference, the first of each other kind, and the
+    counts.
+    """
     what = report.thread or "all threads"
     lines = [
         f"{what}: {report.records} records of the log, up to where generation {report.generation} is",
@@ -93,6 +102,7 @@ def describe(report: "Report") -> str:
 
 
 def _described(finding: "Finding") -> list[str]:
+    """Return the lines for one difference: where it is, and what each side says."""
     named = {"tenant": finding.tenant, "thread": finding.thread} | dict(finding.key or {})
     where = [f"{name} {value}" for name, value in named.items() if value is not None]
     lines = [f"  {finding.check}: {finding.what}", f"    at {', '.join(where)}"]
@@ -109,6 +119,7 @@ def _short(value: str | None) -> str:
 
 
 def _show(progress: "Progress") -> None:
+    """Draw the progress on a terminal."""
     if not sys.stderr.isatty():
         return
     share = progress.records_done / progress.records_total if progress.records_total else 1.0

@@ -14,8 +14,11 @@ if TYPE_CHECKING:
     from services.chassis.artifacts.store import ArtifactStore
 
 FLAWED: Final = 1
+"""Exit status if an artifact is missing, altered or unreadable."""
 NOT_DONE: Final = 2
+"""Exit status if it could not be checked."""
 SHOWN_MAX: Final = 100
+"""Flaws that are listed one by one."""
 
 T = TypeVar("T")
 
@@ -79,6 +82,7 @@ def collect_command(
 
 
 def _run(work: Callable[["ArtifactStore", "References"], Awaitable[T]], views_seconds: float) -> T:
+    """Run the work with the store and what names artifacts. Every expected error becomes one line and exit status 2."""
     import asyncpg
 
     async def done() -> T:

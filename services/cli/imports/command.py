@@ -70,6 +70,9 @@ def _run(
     *,
     is_dry: bool,
 ) -> None:
+    """Import the files, or read them with `--dry-run`. Exits with 1 if a file failed, with 2 if nothing could
+    be begun.
+    """
     try:
         files = find_files(paths, tool, files_max)
     except PathError as error:
@@ -103,6 +106,7 @@ def _run(
 async def _import(
     files: Sequence[SessionFile], tool: Tool, service: tuple[str, str | None, str], shown: "Shown"
 ) -> None:
+    """Import the files through the service."""
     from services.cli.imports.importing import import_files
     from services.client.client import RefusedError, UnreachableError
 
@@ -124,18 +128,22 @@ class Shown:
         self._is_terminal = is_terminal
 
     def uploaded(self, done: int, total: int) -> None:
+        """Show how many bytes are uploaded."""
         if self._is_terminal:
             self._bar("uploading", done, total)
 
     def looked_at(self, done: int) -> None:
+        """Show how many files were read."""
         if self._is_terminal:
             self._bar("reading", done, self._files)
 
     def imported(self, done: int) -> None:
+        """Show how many files of the running import are done."""
         if self._is_terminal:
             self._bar("importing", min(len(self.reports) + done, self._files), self._files)
 
     def file(self, report: dict[str, JsonValue], threads: list[JsonValue]) -> None:
+        """Show the report of one file, with its problem and notes."""
         self.reports.append(report)
         self._threads.extend(threads)
         problem = report.get("problem")
@@ -150,6 +158,7 @@ class Shown:
             self._line({"kind": "file", **report, "imported": threads})
 
     def end(self) -> None:
+        """Show the sums, and where new threads are."""
         summary = self._summary()
         if self._is_terminal:
             self.clear()
@@ -161,6 +170,7 @@ class Shown:
             self._line({"kind": "report", **summary, "imported": self._threads})
 
     def _summary(self) -> dict[str, JsonValue]:
+        """Return the sums over all files."""
         threads: list[dict[str, JsonValue]] = []
         for report in self.reports:
             found = report["threads"]
@@ -175,6 +185,7 @@ class Shown:
         return counts
 
     def clear(self) -> None:
+        """Clear the bar, so that a line can be printed."""
         if self._is_terminal:
             sys.stdout.write("\r\x1b[K")
 

@@ -32,15 +32,20 @@ if TYPE_CHECKING:
     from services.chassis.settings import Settings
 
 PORT: Final = 8080
+"""Port of the HTTP API, if it is free."""
 LOOK_SECONDS: Final = 1.0
+"""Pause between two looks at the engines."""
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 SCRIPT: Final = Path(__file__).with_name("dev_script.yaml")
+"""What the model `scripted` plays without `--script`."""
 KAFKA_VARIABLE: Final = "THREADLOG_KAFKA_BOOTSTRAP_SERVERS"
 POSTGRES_VARIABLE: Final = "THREADLOG_POSTGRES_DSN"
 
 
 @dataclass(frozen=True, slots=True)
 class Started:
+    """The engines that run, and how services find them."""
+
     environment: Mapping[str, str]
     """Environment of the services."""
     engines: tuple[Running, ...]
@@ -133,6 +138,9 @@ async def prepare(environment: Mapping[str, str]) -> None:
 
 
 async def _serve(started: Started, folder: Path) -> None:
+    """Prepare the engines, run the services until a signal comes, and stop them. A second signal ends everything at
+    once.
+    """
     loop = asyncio.get_running_loop()
     main = asyncio.current_task()
     assert main is not None, "this is one"
@@ -165,6 +173,7 @@ async def _watch(engines: Iterable[Running]) -> None:
 
 
 def _greet(started: Started, folder: Path) -> None:
+    """Print where everything is, and what to type next."""
     url = f"http://127.0.0.1:{started.environment['THREADLOG_INGEST_PORT']}"
     for note in started.notes:
         print(f"  {note}")
@@ -190,6 +199,7 @@ def _tell(service: str, what: What, pid: int) -> None:
 
 
 def _is_alive(pid: int) -> bool:
+    """Return whether the process exists, whoever owns it."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
