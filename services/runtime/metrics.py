@@ -8,7 +8,9 @@ from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+# Answers take from a tenth of a second (a small model) to ten minutes (the timeout), so the buckets double.
 MODEL_SECONDS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 320.0, 640.0)
+# A free slot is taken within a millisecond; whoever waits does so for as long as other calls take.
 WAIT_SECONDS = (0.001, 0.01, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
 BOOLEANS = ("true", "false")
 DIRECTIONS = ("input", "output")
@@ -16,6 +18,8 @@ DIRECTIONS = ("input", "output")
 
 @dataclass(frozen=True, slots=True)
 class RuntimeMetrics:
+    """The runtime's metrics, one field each. All `Runtime`s of a process count into the same ones."""
+
     decisions: Counter
     decisions_for_others: Counter
     children_looked_up: Counter
@@ -35,6 +39,7 @@ class RuntimeMetrics:
 
     @classmethod
     def register(cls, registry: CollectorRegistry) -> "RuntimeMetrics":
+        """Create the metrics in a registry that is passed in, so several runtimes of a test do not share any."""
         made = cls(
             decisions=Counter(
                 "threadlog_runtime_decisions", "Events decided and appended, by kind.", ["kind"], registry=registry

@@ -42,6 +42,8 @@ log = structlog.get_logger()
 
 
 class ModelCalls:
+    """Asks models for the threads of one runtime. All that it remembers of a call is in the thread's `Work`."""
+
     def __init__(
         self,
         *,
@@ -90,6 +92,7 @@ class ModelCalls:
             answer = await self._answer_with_progress(partition, held, calling, request)
         work = held.work
         if work.calling != calling:
+            # The call was dropped, or replaced by another, just before its task would have been cancelled.
             return None
         work.calling, work.task = None, None
         if isinstance(calling, Calling):
@@ -151,6 +154,7 @@ class ModelCalls:
                 self._metrics.model_wait_seconds.observe((started_ms - asked_ms) / 1000)
                 with self._metrics.model_calls.track_inprogress():
                     answer = await self._model.answer(request, emit)
+                # A failed or cancelled call reports no tokens, so it counts nothing against its tenant.
                 if isinstance(answer, ModelAnswer):
                     slot.used(answer.usage.input_tokens + answer.usage.output_tokens)
         except Exception as error:  # a bug in an adapter is a failed try, not a stuck turn
@@ -164,6 +168,7 @@ class ModelCalls:
     def _step_outcome(
         self, held: Held, calling: Calling, answer: ModelAnswer | ModelFailure
     ) -> StepFinished | StepFailed:
+        """Return the event of a step's answer. An answer that cannot be an event, or is too large, fails the step."""
         if isinstance(answer, ModelFailure):
             self._count_failure(answer)
             return self._step_failed(held, calling, answer)
@@ -179,6 +184,7 @@ class ModelCalls:
         return finished
 
     def _step_failed(self, held: Held, calling: Calling, failure: ModelFailure) -> StepFailed:
+        """Return the event of a failed step, which says when to try again: the next owner waits as long as this one."""
         turn = held.work.ahead.latest(held.state).turn
         failures = turn.step.failures if turn is not None and turn.step is not None else 0
         limits = self._options.limits if turn is None else narrowed(self._options.limits, turn.config)

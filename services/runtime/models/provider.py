@@ -61,6 +61,7 @@ class ProviderModels:
         try:
             model = self._model(request.model)
         except Exception as error:  # noqa: BLE001  # unknown name, missing SDK, missing key: each its own exception
+            # None of these passes by waiting; an operator has to act.
             return ModelFailure(f"The model {request.model} cannot be used: {_told(error)}", retriable=False)
         return await self.ask(model, request, emit_delta)
 

@@ -63,7 +63,7 @@ class FairQueue(Generic[WaiterT]):
     def release(self, tenant: str, charged: float, tokens: float | None) -> list[tuple[str, WaiterT]]:
         """Give a slot back and return who starts now, with their tenants; their slots are taken already.
 
-        `charged` is what the call was charged at its start; `tokens` is what it used, None if that is not known.
+        `charged` is what the call was charged at its start; `tokens` is what it used; None counts as nothing used.
         """
         if tokens is not None:
             self.expected_tokens += AVERAGE_WEIGHT * (tokens - self.expected_tokens)

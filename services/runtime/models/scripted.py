@@ -236,6 +236,7 @@ class _Situation:
 
 
 def _situation(items: Sequence[TranscriptItem]) -> _Situation:
+    """Return what rules ask of a conversation. Items of one answer follow each other, so they count as one step."""
     user_at = next((at for at in range(len(items) - 1, -1, -1) if _is_user(items[at])), -1)
     steps, in_answer = 0, False
     for item in items[user_at + 1 :]:
@@ -262,6 +263,7 @@ def _writes_summaries(match: Match | Literal["always"]) -> bool:
 
 
 def _summary(items: Sequence[TranscriptItem]) -> ModelAnswer:
+    """Return the summary of a script that has no rule for summaries."""
     users = [text_of_content(item.get("content"))[:SHOWN_CHARACTERS_MAX] for item in items if _is_user(item)]
     told = [f"It began with: {users[0]}", f"The last that was asked: {users[-1]}"] if users else []
     answers = [AnswerItem("text", "\n".join([f"The conversation so far has {len(items)} items.", *told]))]
@@ -291,6 +293,7 @@ def _groups(match: Match | Literal["always"], situation: _Situation) -> Mapping[
 
 
 def _filled(value: str, groups: Mapping[str, str]) -> str:
+    """Return the text with its placeholders replaced. Unknown names stay, so a script may contain other templates."""
     return _PLACEHOLDER.sub(lambda found: groups.get(found[1], found[0]), value) if "{{" in value else value
 
 
