@@ -26,7 +26,7 @@ class Delay:
 
 
 async def measure_delay(dsn: str, client: ThreadlogClient, concurrent: int, sessions: int) -> Delay:
-    """Of the first record of each session, under the load of them all."""
+    """Measure the delays of the first record of each session, under the load of them all."""
     left = iter(range(sessions))
     connection = await asyncpg.connect(dsn)
     try:
@@ -57,7 +57,7 @@ class _Views:
         self.seconds: list[float] = []
         self._connection = connection
         self._waiting: dict[int, list[tuple[int, float]]] = defaultdict(list)
-        """By partition: offsets, and when they were acknowledged."""
+        """Partition → offsets, and when they were acknowledged."""
         self._something_waits = asyncio.Event()
 
     def acknowledged(self, accepted: Accepted) -> None:

@@ -26,7 +26,7 @@ from tests.support.sessions.made import write_claude, write_codex
 
 MIB = 1 << 20
 OUTPUT_BYTES, CALLS = 4_000, 8
-"""Of each call, and calls of each turn: most of a session's file is what tools printed."""
+"""Bytes of each call's output, and calls of each turn: most of a session's file is what tools printed."""
 SIZES = (8 * MIB, 64 * MIB)
 RAW = Artifact(sha256="0" * 64, size=0, media_type="application/x-ndjson")
 
@@ -36,7 +36,7 @@ class ImportMeasured:
     tool: Tool
     megabytes: float
     megabytes_per_second: float
-    """Of CPU time, up to the encoded events."""
+    """Rate by CPU time, up to the encoded events."""
     events_per_second: float
     resident_megabytes: float
     """The most that the process had."""
@@ -74,7 +74,7 @@ def measure(tool: Tool, size: int) -> ImportMeasured:
 
 
 def _resident_megabytes_max() -> float:
-    """Of this process alone: what `getrusage` tells begins with what its parent had."""
+    """Return the peak memory of this process alone: what `getrusage` tells begins with what its parent had."""
     status = Path("/proc/self/status").read_text()
     return int(status.partition("VmHWM:")[2].split()[0]) / 1e3
 

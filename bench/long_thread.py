@@ -46,7 +46,7 @@ class Compared:
 
 
 async def measure_long_thread(bench: Bench) -> dict[str, Compared]:
-    """By what was done. The first turn is that after a restart of the runtime, which then knows neither thread."""
+    """Return what was done → its times. The first turn follows a restart of the runtime: it knows neither thread."""
     short = await _append(bench, "short", SHORT_EVENTS)
     long = await _append(bench, "long", LONG_EVENTS)
     await bench.all_shown()

@@ -65,7 +65,7 @@ async def _append_threads(log: KafkaLog) -> None:
 
 
 async def _wait_projected(bench: Bench) -> None:
-    """Until the views hold every thread, and the active ones wait for an approval."""
+    """Wait until the views hold every thread, and the active ones wait for an approval."""
     connection = await asyncpg.connect(bench.system.settings.postgres_dsn)
     try:
         async with asyncio.timeout(PROJECTED_SECONDS_MAX):

@@ -17,7 +17,7 @@ IDLE_CONNECTIONS_MAX: Final = 256
 IDLE_SECONDS_MAX: Final = 15.0
 """Well below the server's keep-alive, so that it does not close a connection that is about to be used."""
 BUFFER_BYTES_MAX: Final = 262_144
-"""Of a body that nobody reads: beyond it, the socket is not read either."""
+"""Bytes of a body that nobody reads: beyond them, the socket is not read either."""
 HEADER_BYTES_MAX: Final = 65_536
 
 

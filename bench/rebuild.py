@@ -16,7 +16,7 @@ from services.projector.rebuilding.rebuild import rebuild
 from services.projector.settings import ProjectorSettings
 
 THREADS = 4_000
-"""Of twenty records each, beside what the sessions of this run have left in the log."""
+"""Threads of twenty records each, beside what the sessions of this run have left in the log."""
 WORKERS = (1, 2)
 COPY_BATCH_ROWS = 5_000
 

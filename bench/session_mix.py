@@ -28,7 +28,7 @@ from services.importer.threads.known import Known, thread_id
 from services.importer.threads.thread_import import File, Target, ThreadImport
 
 BYTES = 3_000_000
-"""Of the copies of each version."""
+"""Number of copies of each version."""
 ROUNDS = 3
 TOOLS: dict[str, Tool] = {"claude": "claude-code", "codex": "codex"}
 

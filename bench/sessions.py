@@ -23,7 +23,7 @@ class Measured:
     p50_ms: float
     p99_ms: float
     cpu_ms: float
-    """Of everything but the client, per session."""
+    """CPU time of everything but the client, per session."""
     cpu_ms_by_process: dict[str, float]
     requests_per_session: float
     """Produce requests of all services."""

@@ -52,7 +52,7 @@ class Bench:
         await supervisor.wait_ready("tool-executor")
 
     async def all_shown(self) -> None:
-        """Until the views hold the log up to its end as of now."""
+        """Wait until the views hold the log up to its present end."""
         log = await KafkaLog.open(self.system.settings, "bench-ends")
         connection = await asyncpg.connect(self.system.settings.postgres_dsn)
         try:

@@ -42,7 +42,7 @@ INSTRUCTIONS: Final = (
 )
 SCRIPTED: Final = "scripted"
 MOMENTS: Final = {True: Moments(3, 3, 6, 3), False: Moments(2, 2, 3, 3)}
-"""Of the script; of a model of which nobody knows how many steps it will take."""
+"""When things happen with the script, and with a model that may take any number of steps."""
 TURN_SECONDS: Final = {True: 100.0, False: 900.0}
 VIEWS_SECONDS: Final = 60.0
 LEASE_SECONDS: Final = 5

@@ -64,7 +64,7 @@ class Evidence:
     tests_after: UnittestRun | None = None
     seen: list[Seen] = field(default_factory=list)
     connections: int = 0
-    """Of the watching client."""
+    """Connections of the watching client."""
     kills: list[Kill] = field(default_factory=list)
     """While a model answered."""
     interrupted: str | None = None
@@ -74,7 +74,7 @@ class Evidence:
     approvals_listed: list[str] = field(default_factory=list)
     """The calls that the API listed as waiting, before the second person decided."""
     told_of_decisions: dict[str, str] = field(default_factory=dict)
-    """By call, who had decided, as the first person was told who came later."""
+    """Call → who decided first, as whoever came later was told."""
     unknown_listed: list[str] = field(default_factory=list)
     released: Sequence[str] = ()
     """The idempotency keys in the ledger of the releases, outside of all this."""

@@ -1,4 +1,4 @@
-"""What a demo checked, as a table."""
+"""The demo shows what it checked as a table."""
 
 from collections.abc import Sequence
 from typing import NamedTuple

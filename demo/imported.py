@@ -31,10 +31,10 @@ class GoneOn:
     tool: Tool
     thread: str
     turns: int
-    """That were imported."""
+    """Turns that were imported."""
     calls: int
     outcome: str
-    """Of the turn that ran here."""
+    """Outcome of the turn that ran here."""
     answer: str
 
 

@@ -39,7 +39,7 @@ class SecondPerson:
         self._has_steered = False
 
     async def take_part(self, thread: str) -> None:
-        """Until the turn has ended."""
+        """Act until the turn has ended."""
         async with aclosing(self._client.follow(thread, until_turn_end=True)) as events:
             async for event in events:
                 if not isinstance(event, Fact) or not event.applied:
@@ -85,7 +85,7 @@ class SecondPerson:
                 self._tell(f"{FIRST_PERSON} denies it a moment later: {error}")
 
     async def _settle(self, thread: str, lost: Fact) -> None:
-        """By looking at the world outside: the log cannot know."""
+        """Settle the call after a look at the world outside: the log cannot know."""
         row = _row(await self._client.unknown_calls(thread=thread, at_least=lost.seq), lost)
         if row is None:
             return  # it runs again, or is settled

@@ -131,7 +131,7 @@ def _streamed(turn: Turn) -> Finding:
 
 
 def _refused(turn: Turn) -> Finding:
-    """By its schema, before it ran, or by the tool."""
+    """Check that a call was refused: by its schema, before it ran, or by the tool."""
     claim = "wrong arguments came back as an error"
     calls = [call for data in turn.data_of("step.finished") for call in _objects(data, "calls")]
     refusals = [f"denied: {data['reason']}" for data in turn.data_of("tool_call.denied")]

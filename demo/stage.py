@@ -61,7 +61,7 @@ class Stage:
     workspaces: Path
     url: str
     environment: Mapping[str, str]
-    """Of the services, beside what they inherit."""
+    """Environment of the services, beside what they inherit."""
 
     def client(self, person: str = FIRST_PERSON) -> ThreadlogClient:
         return ThreadlogClient(self.url, tenant=TENANT, subject=person)
@@ -141,7 +141,7 @@ async def _stores(folder: Path) -> AsyncIterator[tuple[Running, Running]]:
 
 
 def _environment(folder: Path, kafka: Running, postgres: Running, port: int) -> dict[str, str]:
-    """Of the services. What the user has set for another threadlog is not for this one."""
+    """Return the environment of the services. What the user has set for another threadlog is not for this one."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("THREADLOG_")}
     programs = Path(sys.executable).parent  # where mcp-server-git is
     return {

@@ -36,7 +36,7 @@ class Watcher:
         self._has_ended = False
 
     async def watch(self, thread: str) -> None:
-        """Until the turn has ended."""
+        """Follow the turn until it has ended."""
         await self._watch(thread, may_leave=True)
         if self._has_ended:
             return
@@ -87,7 +87,7 @@ class Director:
         """Pieces of text of the step in which the runtime is to die."""
 
     async def direct(self, thread: str) -> None:
-        """Until the turn has ended and whatever was killed is back."""
+        """Follow the turn until it has ended and whatever was killed is back."""
         async with asyncio.TaskGroup() as returns, aclosing(self._client.follow(thread, until_turn_end=True)) as events:
             interrupting = returns.create_task(self._interrupt_the_release())
             async for event in events:

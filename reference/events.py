@@ -361,7 +361,7 @@ def _without_descriptions(value: JsonValue) -> JsonValue:
 
 
 def fingerprints(folder: Path) -> dict[str, dict[str, str]]:
-    """Of every version that there is a file for, the older ones too."""
+    """Return the fingerprints of every version that has a file, older ones included."""
     return {
         path.name.removesuffix(".example.json"): {
             "example": fingerprint(path.read_text()),

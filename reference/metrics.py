@@ -49,7 +49,7 @@ SUFFIXES = {"counter": ("_total",), "gauge": ("",), "histogram": ("_bucket", "_s
 
 class MetricReference(NamedTuple):
     name: str
-    """As it is shown; of a histogram without its suffixes."""
+    """Return the metric's name as it is shown; a histogram's without its suffixes."""
     kind: str
     labels: tuple[str, ...]
     help: str

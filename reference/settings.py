@@ -92,7 +92,7 @@ def _reader_of(kind: type[Settings]) -> str:
 
 
 def _as_variable(value: object) -> str | None:
-    """As pydantic-settings reads it back: texts as they are, everything else as JSON, None by being absent."""
+    """Return the value as pydantic-settings reads it back: texts as they are, the rest as JSON, None by absence."""
     plain = pydantic_core.to_jsonable_python(value.get_secret_value() if isinstance(value, SecretStr) else value)
     match plain:
         case None | str():

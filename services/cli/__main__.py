@@ -1,4 +1,4 @@
-"""The `threadlog` command."""
+"""`threadlog` is one command with many subcommands; each is imported here and nowhere else."""
 
 import sys
 

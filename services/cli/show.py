@@ -226,7 +226,7 @@ class Conversation:
 
 
 def _about(fact: Fact) -> str:
-    """The most telling part of the data, in a few words."""
+    """Return the part of the data that says most, in a few words."""
     data = fact.data
     match fact.kind:
         case "input.submitted":

@@ -55,7 +55,7 @@ class ParentMissingError(ThreadlogError):
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """This became of one thread of a file."""
+    """This is the result for one thread of a file."""
 
     source_id: str
     thread: str
@@ -81,7 +81,7 @@ class Imported:
 
 @dataclass(slots=True)
 class Outcome:
-    """This became of one file."""
+    """This is the result for one file."""
 
     threads: list[Imported] = field(default_factory=list)
     waits_for: str | None = None

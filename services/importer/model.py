@@ -137,7 +137,7 @@ class Step:
 
 @_frozen
 class Compaction:
-    """A summary replaced the context before it."""
+    """A summary replaces the context before it."""
 
     summary: str
     origin: Origin

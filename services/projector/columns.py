@@ -36,7 +36,7 @@ class ViewTable(NamedTuple):
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns of a new row."""
+        """Return the columns of a new row."""
         return (*self.key, *self.written_once, *self.replaced, *self.changing)
 
     @property

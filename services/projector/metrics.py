@@ -53,7 +53,7 @@ class RebuildMetrics:
 
 @dataclass(frozen=True, slots=True)
 class ProjectorMetrics:
-    """Metrics of the projector."""
+    """The projector counts these."""
 
     records: Counter
     batch_records: Histogram
@@ -180,7 +180,7 @@ class ProjectorMetrics:
 
 @dataclass(frozen=True, slots=True)
 class RollupsMetrics:
-    """Metrics of the windows' worker."""
+    """The worker of the windows counts these."""
 
     effects: Counter
     repeated: Counter

@@ -58,7 +58,7 @@ class ArtifactInfo(NamedTuple):
 
 
 class Listed(NamedTuple):
-    """One object in a listing."""
+    """A listing yields one of these for each object."""
 
     tenant: str
     sha256: str

@@ -87,7 +87,7 @@ class OutboxCounts:
 
 
 class Outboxes:
-    """The appender: an outbox per (topic, partition), made when first used."""
+    """The appender keeps an outbox for each topic and partition, made when it is first used."""
 
     def __init__(self, sender: BatchSender, limits: OutboxLimits, counts: OutboxCounts) -> None:
         self.sender = sender

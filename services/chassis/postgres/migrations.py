@@ -40,7 +40,7 @@ class MigrationError(SetupError):
 
 @dataclass(frozen=True, slots=True)
 class Migration:
-    """One file."""
+    """A migration is one file."""
 
     number: int
     name: str

@@ -64,7 +64,7 @@ LEAVES_MAX = 1_000
 
 @dataclass(slots=True)
 class ThreadPlan:
-    """A thread of the file beside its main one."""
+    """A file may have threads beside its main one; this is where one of them hangs."""
 
     source_id: str
     kind: Literal["fork", "child"]
@@ -83,7 +83,7 @@ class ThreadPlan:
 
 @dataclass(slots=True)
 class Index:
-    """The first reading found this out."""
+    """This is what the first reading finds out."""
 
     session: str | None = None
     """The file's own session id."""
@@ -128,7 +128,7 @@ def read_index(lines: Iterable[Line], counts: Counts, name: str) -> Index:
 
 
 class _Reading:
-    """The first reading, line by line."""
+    """Does the first reading, line by line."""
 
     def __init__(self, counts: Counts) -> None:
         self._counts = counts

@@ -280,7 +280,7 @@ def _count(value: object) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """What a person or the tool wrote, with images and documents apart."""
+    """This is what a person or the tool wrote, with images and documents apart."""
 
     items: tuple[ContentItem, ...]
     blobs: tuple[Blob, ...]

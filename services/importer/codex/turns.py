@@ -33,7 +33,7 @@ _ITEM_ENDS: dict[str | None, CallEnd] = {"failed": "failed", "declined": "denied
 
 @dataclass(slots=True)
 class Said:
-    """The model said this, or thought it."""
+    """The model says this, or thinks it."""
 
     kind: Literal["text", "reasoning"]
     text: str

@@ -67,7 +67,7 @@ class RewindRow(NamedTuple):
 
 
 class RecentRow(NamedTuple):
-    """An event that took effect."""
+    """An event has an effect if it is among these."""
 
     seq: int
     id: str

@@ -1,4 +1,4 @@
-"""Publishing dead letters on their topic."""
+"""Dead letters are published on their topic."""
 
 import asyncio
 from collections.abc import Sequence

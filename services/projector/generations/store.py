@@ -78,7 +78,7 @@ class GenerationStore(Protocol):
 
 
 class Stores(Protocol):
-    """The generations of one database."""
+    """The port to the generations of one database."""
 
     async def admit(self, cluster_id: str, partitions: int) -> None:
         """Accept a log with this number of partitions.

@@ -1,4 +1,4 @@
-"""The result of a verification: its findings, and the first of each kind."""
+"""A verification reports its findings, and keeps the first of each kind."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -83,7 +83,7 @@ class Backoff:
 
 @dataclass(slots=True)
 class _Link:
-    """One connection, from its handshake to its loss."""
+    """A connection lives from its handshake to its loss."""
 
     client: Client
     watched: Watched | None
