@@ -147,6 +147,7 @@ class Assembly:
         self._publish(entry)
 
     def _publish(self, entry: CatalogSource) -> None:
+        """Publish in a task of its own: the log may be away, and tools that are known already can run meanwhile."""
         self.spawn(self.publisher.publish(entry), f"publish {entry.source}")
 
 

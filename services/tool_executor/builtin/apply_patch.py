@@ -65,6 +65,10 @@ class ApplyPatchTool(ChangingTool[ApplyPatchArguments]):
 
 
 def _plan(room: Room, patches: tuple[FilePatch, ...], bytes_max: int) -> Plan:
+    """Compute the contents of all files after the patch. Raises PatchError and RefusedError.
+
+    Parts of one patch may concern the same file, so later parts see the contents that earlier ones produced.
+    """
     if len(patches) > FILES_MAX:
         raise PatchError(f"The patch changes {len(patches)} files, more than {FILES_MAX}; split it.")
     contents: dict[Path, bytes | None] = {}
@@ -102,6 +106,7 @@ def _update(
     contents: dict[Path, bytes | None],
     modes: dict[Path, int | None],
 ) -> str:
+    """Put the updated content into `contents`, and return its line of the report. A moved file keeps its mode."""
     before = contents[path] if path in contents else read_bytes(path, patch.path)
     if before is None:
         raise PatchError(f"{patch.path} is deleted by the same patch and cannot be updated. Nothing was changed.")
@@ -125,4 +130,5 @@ def _update(
 
 
 def _exists(contents: dict[Path, bytes | None], path: Path) -> bool:
+    """Return whether the file exists at this point of the patch."""
     return contents[path] is not None if path in contents else path.exists()

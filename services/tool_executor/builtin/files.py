@@ -31,6 +31,8 @@ class ReadFileArguments(Arguments):
 
 
 class ReadFileTool(FileTool[ReadFileArguments]):
+    """Reads lines of a file. Bytes that are no UTF-8 are replaced, so that a binary file fails nothing."""
+
     arguments = ReadFileArguments
     spec = ToolSpec(
         name="read_file",
@@ -74,6 +76,8 @@ class WriteFileArguments(Arguments):
 
 
 class WriteFileTool(ChangingTool[WriteFileArguments]):
+    """Writes a whole file, and keeps its history like any other change."""
+
     arguments = WriteFileArguments
     spec = ToolSpec(
         name="write_file",

@@ -63,17 +63,23 @@ class Hunk:
 
 @dataclass(frozen=True, slots=True)
 class AddFile:
+    """A new file. The tool refuses it if the file exists, so that a patch never overwrites by accident."""
+
     path: str
     content: str
 
 
 @dataclass(frozen=True, slots=True)
 class DeleteFile:
+    """A file to delete. Its old content is not compared: deleting is what the model asked for."""
+
     path: str
 
 
 @dataclass(frozen=True, slots=True)
 class UpdateFile:
+    """Changes inside a file, a move, or both."""
+
     path: str
     hunks: tuple[Hunk, ...]
     move_to: str | None = None
@@ -99,6 +105,7 @@ def apply_hunks(path: str, text: str, hunks: Sequence[Hunk]) -> str:
 
     A file with Windows line ends keeps them. Raises PatchError for the first hunk that does not fit.
     """
+    # Models write patches with plain newlines, whatever the file has.
     windows = "\r\n" in text and "\n" not in text.replace("\r\n", "")
     body = text.replace("\r\n", "\n") if windows else text
     final_newline = body.endswith("\n") or not body
@@ -130,6 +137,7 @@ def _with_file_context(hunk: Hunk, lines: Sequence[str], place: int) -> list[str
 
 
 def _common(left: Sequence[str], right: Sequence[str]) -> int:
+    """Return how many lines the two have in common at their start."""
     return next(
         (at for at, (one, other) in enumerate(zip(left, right, strict=False)) if one != other),
         min(len(left), len(right)),
@@ -140,6 +148,11 @@ def _common(left: Sequence[str], right: Sequence[str]) -> int:
 
 
 def _place(path: str, lines: Sequence[str], hunk: Hunk, start: int, number: int) -> int:
+    """Return the index of the line at which the hunk applies, at or after `start`. Raises PatchError.
+
+    Weaker comparisons are tried only after stricter ones have found no place at all. A hunk without old lines is an
+    insertion: it goes after its anchor or its line number, else to the end of the file.
+    """
     start = _after_anchors(path, lines, hunk, start, number)
     if not hunk.old:
         if hunk.line is not None:
@@ -161,6 +174,7 @@ def _place(path: str, lines: Sequence[str], hunk: Hunk, start: int, number: int)
 
 
 def _after_anchors(path: str, lines: Sequence[str], hunk: Hunk, start: int, number: int) -> int:
+    """Return the index after the last anchor, from which the hunk is looked for. Raises PatchError."""
     for anchor in hunk.anchors:
         found = next(
             (
@@ -193,6 +207,7 @@ def _without_space(line: str, wanted: str) -> bool:
 
 
 def _not_found(path: str, lines: Sequence[str], hunk: Hunk, start: int, number: int) -> str:
+    """Return a message by which a model can mend its patch: what was looked for, and what is there instead."""
     wanted = "\n".join(hunk.old[:CLOSEST_LINES_SHOWN])
     message = (
         f"{path}, hunk {number}: these lines are not in the file{f' after line {start}' if start else ''}, so nothing "
@@ -250,6 +265,7 @@ class _Building:
 
 
 def _parse_envelope(lines: Sequence[str]) -> tuple[FilePatch, ...]:
+    """Read the form between the two markers. A patch without its end was cut off and must not be applied in part."""
     end = next((at for at in range(len(lines) - 1, 0, -1) if lines[at].strip() == END), None)
     if end is None:
         raise PatchError(f"The patch has no `{END}`; was it cut off? Send it whole.")
@@ -341,6 +357,7 @@ def _without_blank_end(building: _Building) -> _Building:
 
 
 def _parse_unified(lines: Sequence[str]) -> tuple[FilePatch, ...]:
+    """Read a unified diff. Lines that git adds and that change nothing here, such as `index`, are skipped."""
     patches: list[FilePatch] = []
     at = 0
     renamed_from: str | None = None
@@ -370,6 +387,7 @@ def _hunks_follow(lines: Sequence[str], at: int) -> bool:
 
 
 def _unified_paths(old_line: str, new_line: str) -> tuple[str, str]:
+    """Return both paths, without the prefixes `a/` and `b/` if both lines have theirs."""
     old, new = (line[4:].split("\t")[0].strip().strip('"') for line in (old_line, new_line))
     prefixed = (old.startswith("a/") or old == NOWHERE) and (new.startswith("b/") or new == NOWHERE)
     return (old.removeprefix("a/"), new.removeprefix("b/")) if prefixed else (old, new)
@@ -404,6 +422,7 @@ def _unified_hunks(path: str, lines: Sequence[str], at: int) -> tuple[tuple[Hunk
 
 
 def _ends_hunk(lines: Sequence[str], at: int, complete: bool) -> bool:
+    """Return whether the hunk ends before this line. `complete`: it has all lines that its header promised."""
     line = lines[at]
     if line.startswith(("@@ ", "diff --git ", "index ")):
         return True
@@ -413,6 +432,7 @@ def _ends_hunk(lines: Sequence[str], at: int, complete: bool) -> bool:
 
 
 def _unified_file(old: str, new: str, hunks: tuple[Hunk, ...]) -> FilePatch:
+    """Return what the pair of paths means: /dev/null on one side is a new or a deleted file."""
     if new == NOWHERE:
         return DeleteFile(old)
     if old == NOWHERE:

@@ -25,6 +25,8 @@ Hash = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
 class RestoredFile(BaseModel):
+    """One file: what it must be now, and what it should become."""
+
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     path: str = Field(description="Path below the workspace.")
@@ -56,6 +58,7 @@ class RestoreFilesTool(ChangingTool[RestoreFilesArguments]):
 
     async def plan(self, args: RestoreFilesArguments, room: Room, tenant: str) -> Plan:
         paths = {room.resolve(file.path): file for file in args.files}
+        # A link that was put in the way since must not direct the old content to another file.
         moved = [
             f"- {file.path} leads to {room.relative(path)} now"
             for path, file in paths.items()
@@ -77,6 +80,7 @@ class RestoreFilesTool(ChangingTool[RestoreFilesArguments]):
         )
 
     async def _contents(self, tenant: str, hashes: "set[str | None]") -> dict[str, bytes]:
+        """Fetch the contents to put back. Raises ToolFailedError, naming all that are missing or damaged."""
         contents: dict[str, bytes] = {}
         missing: list[str] = []
         size = 0

@@ -27,6 +27,8 @@ from services.tool_executor.workspace.sandbox import Room, Sandbox
 
 
 class ShellArguments(Arguments):
+    """A list runs a program directly, for arguments that bash would interpret."""
+
     command: Annotated[
         str | list[str],
         Field(description="A command line for bash, or a program and its arguments as a list, run without a shell."),
@@ -76,6 +78,7 @@ class ShellTool(BuiltinTool[ShellArguments]):
         if not argv or not argv[0] or any("\x00" in part for part in argv):
             raise ToolFailedError("`command` is empty or holds U+0000; give a command line, or a program as a list.")
         place = room if args.cwd is None else room.moved(args.cwd)
+        # The model may ask for less time than the operator allows, never for more.
         timeout_seconds = min(args.timeout_seconds or request.timeout_seconds, request.timeout_seconds)
         command = Command(
             argv=place.wrap(argv),
@@ -110,5 +113,6 @@ def _tool_end(end: ProcessEnd, timeout_seconds: float) -> ToolEnd:
 
 
 def _stopped(end: ProcessEnd, how: str) -> JsonValue:
+    """Return the output up to the stop, with the reason as its last line."""
     output = Cut(f"{end.output.text}\n[{how}, with all that it had started]", end.output.bytes_cut)
     return cut_result(output, is_error=True, exit_code=end.exit_code)

@@ -79,6 +79,7 @@ class FileTool(BuiltinTool[ArgumentsT]):
 
 
 def failed(text: str) -> ToolEnd:
+    """Return the end of a call that changed nothing, with the reason for the model."""
     return ToolEnd("failed", text_result(text, is_error=True))
 
 
@@ -103,6 +104,7 @@ def _untitled(schema: dict[str, JsonValue]) -> dict[str, JsonValue]:
 
 
 def _described(tool: str, error: ValidationError) -> str:
+    """Return what is wrong with the arguments: the first five problems, which is enough to correct the rest."""
     problems = "; ".join(
         f"`{'.'.join(map(str, problem['loc']))}`: {problem['msg']}" for problem in error.errors(include_url=False)[:5]
     )

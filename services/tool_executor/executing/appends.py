@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from typing import Final
 
 from schemas.codec import Encoded, encode
 from schemas.errors import LimitError
@@ -13,10 +14,13 @@ from services.chassis.clock import Clock
 from services.chassis.log.port import Log, Outgoing
 from services.tool_executor.output import text_result
 
-EXECUTOR = "service:tool-executor"
+EXECUTOR: Final = "service:tool-executor"
+"""The actor of its events, as readers of the log see it."""
 
 
 class Appends:
+    """Encodes what this executor has to say, and hands it to the log's client. It waits for nothing itself."""
+
     def __init__(self, log_: Log, clock: Clock, instance: str) -> None:
         self._log = log_
         self._clock = clock

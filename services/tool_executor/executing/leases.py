@@ -53,6 +53,8 @@ class TopicEnd:
 
 
 class Leases:
+    """Watches claims for all executors of this process."""
+
     def __init__(self, log_: Log, clock: Clock, timers: Timers) -> None:
         self._log = log_
         self._clock = clock
@@ -122,6 +124,7 @@ class Leases:
                     await asyncio.sleep(RETRY_MS / 1000)
 
     async def _follow(self, reader: Reader) -> None:
+        """Read heartbeats while anything is watched. Positions of an earlier reader say nothing about this one."""
         self._read_to, self._ends = {}, {}
         while self._watches:
             await self._assign(reader)
@@ -162,6 +165,7 @@ class Leases:
                 watch.seen_ms = self._clock.now_ms()
 
     def _heard(self, record: Incoming) -> None:
+        """Renew the lease of a claim. Heartbeats of claims that nobody watches here are ignored."""
         if progress_kind(record.headers) != "heartbeat":
             return
         heartbeat = decode_progress(record.value)

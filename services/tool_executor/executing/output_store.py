@@ -74,6 +74,7 @@ class OutputStore:
                     kept.append(attachment)
         except (ArtifactError, TimeoutError, OSError) as error:
             log.warning("output_not_kept", tenant=tenant, error=str(error) or type(error).__name__)
+        # In their order: after the first failure the rest is not tried, since a store that is away fails them all.
         lost = end.attachments[len(kept) :]
         self._metrics.artifacts.labels("true").inc(len(kept))
         self._metrics.artifacts.labels("false").inc(len(lost))
@@ -104,6 +105,7 @@ def with_texts(result: JsonValue, texts: list[str]) -> JsonValue:
 
 
 def _where(one: Attachment) -> str:
+    """Return the line that tells the model how to read the whole of an output."""
     more = f"; {one.left_out} bytes after them were not kept" if one.left_out else ""
     return (
         f"[{one.name}: all {one.size} bytes are kept{more}. Read any part with read_artifact: "
@@ -116,6 +118,7 @@ def _not_kept(one: Attachment) -> str:
 
 
 async def _pieces(spool: Spool) -> AsyncIterator[bytes]:
+    """Yield the spool's content, reading the disk in a thread: an output may have hundreds of megabytes."""
     pieces = spool.pieces()
     while (piece := await asyncio.to_thread(next, pieces, None)) is not None:
         yield piece

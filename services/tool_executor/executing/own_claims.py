@@ -38,6 +38,8 @@ log = structlog.get_logger()
 
 
 class OwnClaims:
+    """Claims of this process: which ones it makes, and what it does once it reads them back."""
+
     def __init__(
         self,
         *,
@@ -82,6 +84,7 @@ class OwnClaims:
                 self._tend_claim(partition, held, run)
 
     def _tend_claim(self, partition: Partition, held: Held, run: Run) -> None:
+        """Act on a claim that is not run yet. One that was cancelled meanwhile (a drain) is denied like a late one."""
         match before_running(held.state, run.attempt, self._clock.now_ms()):
             case "run" if not run.cancelled.is_set():
                 self._metrics.claims.labels("true").inc()
@@ -117,6 +120,7 @@ class OwnClaims:
             if not self._slots.has_room(held.key.tenant, call.tool):
                 self._waiting.add(partition, held)
                 return
+            # Remembered before the append: the claim may be read back before this process sees the acknowledgement.
             run = Run(held.key, self._attempt(held, call), call.tool)
             self._runs.add(run)
             self._runs.take_slot(run)

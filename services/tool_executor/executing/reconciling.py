@@ -40,6 +40,8 @@ log = structlog.get_logger()
 
 
 class Reconciling:
+    """Takes unknown reconcilable calls to an answer, step by step."""
+
     def __init__(
         self,
         *,
@@ -78,6 +80,7 @@ class Reconciling:
             self._advance(partition, held, call, by_call[name])
 
     def _advance(self, partition: Partition, held: Held, call: Call, reconciliation: Reconciliation) -> None:
+        """Use an answer that has arrived, or ask if it is time; else wait for a timer, an answer or an append."""
         now_ms = self._clock.now_ms()
         if reconciliation.answer is not None:
             self._use_answer(partition, held, call, reconciliation, now_ms)
@@ -99,6 +102,7 @@ class Reconciling:
             self._spawn(asking, f"reconcile {held.key} {call.call}")
 
     def _leave_to_people(self, held: Held, call: Call, note: str) -> None:
+        """Ask no more. The call stays unknown until a person resolves it; an alert calls for one."""
         self._metrics.left_to_people.inc()
         log.warning("call_left_to_people", thread=str(held.key), call=call.call, tool=call.tool, note=note)
 
@@ -107,6 +111,7 @@ class Reconciling:
         self._timers.at(at_ms, partial(self._revisit, partition, held))
 
     def _revisit(self, partition: Partition, held: Held) -> None:
+        """Have the thread looked at again, unless its partition has gone: the new owner asks for itself."""
         if not partition.lost:
             self._look_again(partition, held)
 

@@ -27,6 +27,8 @@ HEARTBEATS_PER_LEASE: Final = 3
 
 
 class ToolRuns:
+    """Starts tools. Their tasks belong to the process: they run on when the partition is lost or refolded."""
+
     def __init__(
         self,
         clock: Clock,
@@ -50,6 +52,7 @@ class ToolRuns:
     def start(self, partition: Partition, held: Held, run: Run) -> None:
         """Start the tool in a task of its own; its end is recorded there."""
         call = held.state.calls[run.attempt.call]
+        # Marked before the task begins: the next look at this thread must not start it a second time.
         run.started = True
         request = ToolRequest(
             tenant=held.key.tenant,
@@ -70,6 +73,7 @@ class ToolRuns:
     async def _run(self, partition: Partition, held: Held, run: Run, request: ToolRequest) -> None:
         output = TextBatch(partial(self._emit_output, partition, held, run), self._options.output_interval_ms)
         end = await self.tools.run(request, output.add, run.cancelled)
+        # Live output goes out before the end, so that watchers see the two in order.
         output.flush()
         self._metrics.tool_seconds.observe(end.seconds)
         self._ends.record(partition, held, run, end)

@@ -146,6 +146,7 @@ def _named(room: Room, path: Path) -> str:
 
 
 def _found(path: Path, named: str) -> Found | None:
+    """Read the file. Raises NotChangedError if it is too large to be kept."""
     if (size := file_changes.size_of(path)) > FILE_BYTES_MAX:
         raise NotChangedError(
             f"{named} has {size} bytes, more than {FILE_BYTES_MAX}: too many to be kept before the change. Nothing was "
@@ -167,6 +168,7 @@ def _hash_of(found: Found | None) -> str | None:
 
 
 def _differs(want: Wanted, found: Found | None) -> bool:
+    """Return whether the file is not yet as wanted, in its content or in a mode that is asked for."""
     if want.content is None or found is None:
         return (want.content is None) != (found is None)
     return want.content != found.content or (want.mode is not None and want.mode != found.mode)
