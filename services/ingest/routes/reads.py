@@ -10,19 +10,7 @@ from starlette.responses import Response
 from schemas.ids import ThreadKey, parse_event_id
 from services.ingest.commands.existence import KnownThreads
 from services.ingest.commands.tools import Tools
-from services.ingest.http.answers import (
-    ApprovalPage,
-    ChildPage,
-    CommandRecord,
-    InputPage,
-    ItemPage,
-    PlanPage,
-    StepPage,
-    ToolCallPage,
-    TurnPage,
-    UnknownCallPage,
-    json_answer,
-)
+from services.ingest.http.answers import CommandRecord, json_answer
 from services.ingest.http.auth import Principal
 from services.ingest.http.operation import operation
 from services.ingest.http.problems import (
@@ -34,6 +22,8 @@ from services.ingest.http.problems import (
     Problem,
     ProblemError,
 )
+from services.ingest.http.thread_answers import ChildPage, InputPage, ItemPage, PlanPage
+from services.ingest.http.turn_answers import ApprovalPage, StepPage, ToolCallPage, TurnPage, UnknownCallPage
 from services.ingest.reads.at_least import AtLeastWaits
 from services.ingest.reads.reads import (
     APPROVALS,

@@ -7,7 +7,7 @@ from pydantic import Field
 from starlette.responses import Response
 
 from services.ingest.commands.existence import KnownThreads
-from services.ingest.http.answers import StateAnswer, json_answer
+from services.ingest.http.answers import json_answer
 from services.ingest.http.auth import Principal
 from services.ingest.http.operation import Parameters, operation
 from services.ingest.http.problems import (
@@ -19,6 +19,7 @@ from services.ingest.http.problems import (
     VIEWS_BEHIND,
     ProblemError,
 )
+from services.ingest.http.thread_answers import StateAnswer
 from services.ingest.reads.at_least import AtLeastWaits
 from services.ingest.reads.state_at import StatesAt, beyond, to_json
 from services.ingest.routes.parameters import AtLeast, ThreadPart

@@ -14,7 +14,7 @@ from services.ingest.commands.commands import Commands
 from services.ingest.commands.ephemeral import ViewsAndFold
 from services.ingest.commands.existence import KnownThreads
 from services.ingest.files.named_artifacts import NamedArtifacts
-from services.ingest.http.answers import CommandAnswer, Status, ThreadAnswer, ThreadPage, json_answer
+from services.ingest.http.answers import CommandAnswer, json_answer
 from services.ingest.http.auth import Principal
 from services.ingest.http.operation import Parameters, operation
 from services.ingest.http.problems import (
@@ -34,6 +34,7 @@ from services.ingest.http.problems import (
     no_such_thread,
 )
 from services.ingest.http.requests import CloseThread, CreateThread, PatchThread
+from services.ingest.http.thread_answers import Status, ThreadAnswer, ThreadPage
 from services.ingest.reads.at_least import AtLeastWaits
 from services.ingest.reads.reads import Reads, ThreadFilter
 from services.ingest.routes.parameters import (
