@@ -1,4 +1,6 @@
-"""What the API answers: the models of all answers, and the one function that writes them.
+"""What the API answers: the one function that writes answers, and the models of those that are about no thread.
+
+The other models are in `thread_answers` and `turn_answers`.
 
 Each operation names the model of its answer. Answers that are put together here are written through their model. Rows
 of the views and the answers of commands are written as bytes by their rooms, since building a model of each row would
@@ -12,10 +14,10 @@ from starlette.responses import Response
 
 from schemas.thread import Effect
 
-Time = Annotated[str, Field(json_schema_extra={"format": "date-time"})]
-
-
 JSON: Final = "application/json"
+
+Time = Annotated[str, Field(json_schema_extra={"format": "date-time"})]
+"""A time in RFC 3339, in UTC with milliseconds."""
 
 
 def json_answer(answer: BaseModel | bytes, status: int = 200) -> Response:
@@ -25,6 +27,8 @@ def json_answer(answer: BaseModel | bytes, status: int = 200) -> Response:
 
 
 class Answer(BaseModel):
+    """The base of all models of answers. It forbids other fields, so that a test finds one that is not declared."""
+
     model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
 
 
