@@ -21,6 +21,12 @@ EXECUTABLE: Final = 0o100
 """The bit of a file's mode by which its owner may execute it."""
 PATH_CHARACTERS_MAX: Final = 500
 """Longest path in an archive. File systems take more, but the workspace's own path comes before it."""
+TAR_BYTES_MAX: Final = 16 * 1024 * 1024
+"""Size of a whole archive. An executor has it in memory while it unpacks it."""
+FILE_BYTES_MAX: Final = 4 * 1024 * 1024
+"""Size of one file. A skill is text and small programs; data belongs into an artifact of its own."""
+FILES_MAX: Final = 1_000
+"""Files of one skill, which an executor writes before the first call that uses them."""
 PARTS_MAX: Final = 32
 """Deepest nesting of folders."""
 
@@ -31,12 +37,16 @@ class SkillRefusedError(ThreadlogError):
 
 @dataclass(frozen=True, slots=True)
 class SkillLimits:
-    tar_bytes_max: int = 16 * 1024 * 1024
-    file_bytes_max: int = 4 * 1024 * 1024
-    files_max: int = 1_000
+    """Sizes of one skill. Packing and unpacking have the same, so that what was uploaded can be used."""
+
+    tar_bytes_max: int = TAR_BYTES_MAX
+    file_bytes_max: int = FILE_BYTES_MAX
+    files_max: int = FILES_MAX
 
 
 class SkillFile(NamedTuple):
+    """One file of a skill."""
+
     content: bytes
     executable: bool = False
 
