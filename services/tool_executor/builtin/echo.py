@@ -26,6 +26,8 @@ BYTES_MAX: Final = 1_048_576
 
 
 class EchoTool:
+    """Needs neither a workspace nor a sandbox, so that it measures the executor alone."""
+
     spec = ECHO
 
     async def run(self, request: ToolRequest, _emit: Emit, _cancelled: asyncio.Event, /) -> ToolEnd:

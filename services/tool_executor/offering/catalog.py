@@ -45,11 +45,13 @@ def builtin_entry(pool: str, specs: Sequence[ToolSpec], policies: Mapping[str, T
 
 
 def client_entry(tools: Mapping[str, ClientTool]) -> CatalogSource:
+    """Return the entry of the tools that backends run. It is in a pool of its own, so that no executor claims them."""
     specs = [ToolSpec(name=name, **tool.model_dump()) for name, tool in tools.items()]
     return CatalogSource(source=CLIENT_SOURCE, pool=CLIENT_POOL, tools=tuple(specs))
 
 
 def mcp_source(server: str) -> str:
+    """Return the name of the server as a source in the catalog. A source replaces its own tools only."""
     return f"mcp:{server}"
 
 
@@ -60,6 +62,11 @@ def mcp_entry(
     tools: "Sequence[mcp_types.Tool]",
     policies: Mapping[str, ToolPolicy],
 ) -> McpTools:
+    """Return what is offered of a server's tools, in the order in which the server lists them.
+
+    A tool that is turned off for the model may still be called by a reconcile hook: that is what `enabled: false` is
+    for with tools that look up what another one did.
+    """
     specs: dict[str, ToolSpec] = {}
     names: dict[str, str] = {}
     offers: list[ToolSpec] = []

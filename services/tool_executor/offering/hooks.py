@@ -148,4 +148,5 @@ def _text_of(end: ToolEnd) -> str:
 
 
 def _ending(text: str) -> str:
+    """Return the end of what a hook printed, where programs say what went wrong."""
     return repr(text.strip()[-200:])

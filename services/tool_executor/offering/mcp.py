@@ -244,6 +244,7 @@ class McpServer:
             timer.cancel()
 
     def _give_up(self, scope: anyio.CancelScope) -> None:
+        """End a connection whose handshake or first list took too long."""
         self.problem = _told(TimeoutError())  # set now: ending the transport comes first and takes a while
         scope.cancel()
 
@@ -284,6 +285,7 @@ class McpServer:
         self._on_tools(self, tools)
 
     async def _wait_link(self, seconds: float, cancelled: asyncio.Event) -> _Link | None:
+        """Return the connection, waiting for one if there is none: a server that restarts is back in a moment."""
         if self._link is None and not cancelled.is_set():
             await self.wait_connected(seconds)
         return self._link
@@ -305,6 +307,7 @@ class McpServer:
         try:
             answer = await link.client.call_tool(tool, args, progress_callback=progressed, meta=meta)
         except MCPError as error:
+            # The code says how far the request got, and so whether the tool may have run.
             if error.code == SESSION_GONE:
                 self._lose(link)
             if error.code in {NOT_SENT, SESSION_GONE}:
@@ -323,6 +326,7 @@ class McpServer:
         return ToolEnd(outcome, result, attachments=attachments, seconds=time.monotonic() - started)
 
     async def _last_words(self, link: _Link, problem: str) -> str:
+        """Return the evidence of a lost call, with the last lines that a local server wrote before it died."""
         text = f"the MCP server {self.name} was asked, and its answer was not seen: {problem}"
         if link.watched is None:
             return text
@@ -332,9 +336,14 @@ class McpServer:
         return f"{text}; it last said: {sanitize_text(said)}" if said else text
 
     def _own_name(self, tool: str) -> str | None:
+        """Return the server's own name of the tool, without the prefix; None if it no longer has the tool."""
         return None if self._tools is None else self._tools.server_names.get(tool)
 
     def _with_bound(self, request: ToolRequest) -> dict[str, JsonValue]:
+        """Return the arguments with those that the operator binds. These win over what a model sends.
+
+        Raises RefusedError if the thread's workspace cannot be entered.
+        """
         bound = self._config.bound_arguments
         if not bound:
             return request.args
@@ -367,6 +376,8 @@ async def _listed(client: Client) -> list[mcp_types.Tool]:
 
 
 class _WakesOnNewTools:
+    """Receives messages of the server. The only one of interest says that its tools have changed."""
+
     def __init__(self, wake: asyncio.Event) -> None:
         self._wake = wake
 
@@ -428,6 +439,7 @@ def _blob(encoded: str, media_type: str, name: str, texts: list[str], before: in
 
 
 def _same_json(text: str, value: JsonValue) -> bool:
+    """Return whether the text is the value as JSON, however it is written."""
     try:
         return sanitize_json(json.loads(text)) == value
     except ValueError:

@@ -55,6 +55,7 @@ class Watched(asyncio.Protocol):
         self.ended = asyncio.Event()
 
     def data_received(self, data: bytes) -> None:
+        """Keep the last lines. A line without end must not fill the memory, so only its last part is kept."""
         *lines, self._rest = (self._rest + data)[-64 * STDERR_LINE_BYTES_MAX :].split(b"\n")
         for line in lines:
             text = line[:STDERR_LINE_BYTES_MAX].decode(errors="replace").rstrip()
@@ -68,6 +69,7 @@ class Watched(asyncio.Protocol):
         self.ended.set()
 
     def alive(self) -> bool:
+        """Return whether the process is there. Before its first line its pid is not known, and it counts as dead."""
         if self.group is None:
             return False
         try:
@@ -136,12 +138,14 @@ class HonestTransport(httpx2.AsyncHTTPTransport):
             return _stand_in(request, NOT_SENT, f"it cannot be reached: {_told(error)}")
         except httpx2.TransportError as error:
             return _stand_in(request, NO_ANSWER, f"the connection broke after the request was sent: {_told(error)}")
+        # The SDK understands JSON-RPC errors by itself; what it does not understand becomes one here.
         if response.status_code < httpx2.codes.BAD_REQUEST or _is_json(response):
             return response
         await response.aclose()
         status = f"it answered HTTP {response.status_code} {response.reason_phrase}".rstrip()
         if response.status_code == httpx2.codes.NOT_FOUND and _SESSION_HEADER in request.headers:
             return _stand_in(request, SESSION_GONE, "it does not know the session any more")
+        # A 5xx may come from a proxy after the server has begun; a 4xx refuses the request before anything runs.
         if response.status_code >= httpx2.codes.INTERNAL_SERVER_ERROR:
             return _stand_in(request, NO_ANSWER, status)
         return _stand_in(request, NOT_SENT, status)

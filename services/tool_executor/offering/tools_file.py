@@ -177,6 +177,8 @@ class McpServerConfig(_Section):
 
 
 class SandboxSection(_Section):
+    """What commands may do on this executor; `workspace.sandbox` explains the values."""
+
     enforcement: Enforcement = "where-present"
     profile_default: PermissionProfile = "workspace-write"
     profile_widest: PermissionProfile = "full"
@@ -187,6 +189,8 @@ ServerName = Annotated[str, StringConstraints(pattern=NAME_PATTERN)]
 
 
 class ToolsFile(_Section):
+    """The whole file. Unknown fields are refused, so that a misspelt policy does not go unnoticed."""
+
     pool: Annotated[str, StringConstraints(pattern=NAME_PATTERN)] = "default"
     workspace_root: Path | None = None
     """Folder of the workspaces. None: THREADLOG_EXECUTOR_WORKSPACE_ROOT."""
@@ -274,6 +278,7 @@ def _resolved_policy(named: str, name: str, policy: ToolPolicy, environ: Mapping
 
 
 def _filled(place: str, text: str, environ: Mapping[str, str]) -> str:
+    """Replace each `${NAME}`. Raises ToolsFileError for a variable that is missing: an empty one would hide it."""
     missing = [variable for variable in _REFERENCE.findall(text) if variable not in environ]
     if missing:
         raise ToolsFileError(f"{place}: the environment of the executor has no variable {', '.join(missing)}")
