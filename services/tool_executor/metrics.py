@@ -10,9 +10,9 @@ from typing import Final
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 TOOL_SECONDS: Final = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 900.0, 3_600.0)
-"""From reading a file to a command that runs for an hour."""
+"""The buckets reach from reading a file to a command that runs for an hour."""
 CLAIM_SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
-"""Up to the default lease: a claim that takes longer is given up."""
+"""The buckets reach to the default lease: a claim that takes longer is given up."""
 BOOLEANS: Final = ("true", "false")
 
 

@@ -25,7 +25,7 @@ Changes: TypeAlias = list[dict[str, JsonValue]]
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a call wants of the workspace."""
+    """The files that a call wants, and the text of its result."""
 
     wanted: Mapping[Path, Wanted]
     said: Callable[[Changes], str]

@@ -30,7 +30,7 @@ FIRST_SECONDS: Final = 2.0
 """A downstream that was restarted can mostly answer after a moment."""
 MOST_SECONDS: Final = 300.0
 TRIES: Final = 10
-"""With the pauses above, a downstream has about 20 minutes to come back before a person is needed."""
+"""The nine pauses between ten answers are 810 s in all: a downstream has a quarter of an hour to come back."""
 
 Status: TypeAlias = Literal["done", "not_done", "unknown"]
 
@@ -38,7 +38,7 @@ Status: TypeAlias = Literal["done", "not_done", "unknown"]
 @dataclass(frozen=True, slots=True)
 class ReconcileLimits:
     grace_seconds: float
-    """How long after a call's lease and timeout `not_done` is not believed yet."""
+    """Time after a call's lease and timeout during which `not_done` is not believed yet."""
     lease_seconds: int
     """The lease of a call whose record does not name one."""
     first_seconds: float = FIRST_SECONDS

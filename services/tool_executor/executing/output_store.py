@@ -31,7 +31,7 @@ log = structlog.get_logger()
 @dataclass(frozen=True, slots=True)
 class OutputStoreLimits:
     seconds: float = STORE_SECONDS
-    """For everything that one call leaves."""
+    """Time for everything that one call leaves."""
     cancelled_seconds: float = CANCELLED_SECONDS
     """The same for a call that was cancelled."""
 

@@ -33,7 +33,7 @@ class NotChangedError(Exception):
 
 @dataclass(slots=True)
 class _Change:
-    """What is to be done, as found by one look at the files."""
+    """The work of one call, as found by comparing the files with what is wanted."""
 
     wanted: dict[Path, Wanted] = field(default_factory=dict)
     """The files that are not yet as wanted."""
