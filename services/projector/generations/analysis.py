@@ -11,6 +11,7 @@ from typing import Final
 
 import asyncpg
 
+from services.projector.generations import schema_sql
 from services.projector.generations.store import Generation
 
 SECONDS_MAX: Final = 600
@@ -37,4 +38,4 @@ COLUMNS: Final[Mapping[str, str]] = {
 async def analyze(connection: asyncpg.Connection, generation: Generation) -> None:
     """Analyze the indexed columns of every table of the generation. It can run while the generation is written."""
     for table, columns in COLUMNS.items():
-        await connection.execute(f"analyze {generation.schema}.{table} ({columns})", timeout=SECONDS_MAX)
+        await connection.execute(schema_sql.analyze_table(generation.schema, table, columns), timeout=SECONDS_MAX)

@@ -44,14 +44,13 @@ def parameters_of(table: ViewTable, changed: Sequence[tuple[object, ...]]) -> Se
     Postgres has no array of arrays of different lengths. None of the lists holds a text with a comma in it: they are
     names of calls, such as 3.1.0.
     """
-    lists = [number for number, column in enumerate(table.changed_columns) if _is_list(table, column)]
-    return [_joined(row, lists) for row in changed] if lists else changed
+    for at in _LISTS[table.name]:
+        changed = [(*row[:at], _joined(row[at]), *row[at + 1 :]) for row in changed]
+    return changed
 
 
-def _joined(row: tuple[object, ...], lists: Sequence[int]) -> tuple[object, ...]:
-    return tuple(
-        [",".join(value) if number in lists and isinstance(value, list) else value for number, value in enumerate(row)]
-    )
+def _joined(value: object) -> object:
+    return ",".join(value) if isinstance(value, list) else value
 
 
 def _given(table: ViewTable, column: str) -> str:
@@ -74,3 +73,8 @@ CHANGE: Final[Mapping[str, str]] = {
     table.name: change_statement(table) for table in (THREAD_STATES, THREADS, *MERGED.values())
 }
 """The statement of each view whose rows change, by the view's name."""
+_LISTS: Final[Mapping[str, Sequence[int]]] = {
+    table.name: [at for at, column in enumerate(table.changed_columns) if _is_list(table, column)]
+    for table in (THREAD_STATES, THREADS, *MERGED.values())
+}
+"""Where lists are among the columns of a change: looked up for every batch, so it is made once."""

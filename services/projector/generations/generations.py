@@ -4,10 +4,6 @@ A generation is a schema `views_g<number>` with everything that is derived from 
 The schema `views` holds what readers use: views of the same names that point at the live generation. They are
 re-pointed in one transaction, which also raises the owner epochs of the previous generation. Its projector can then no
 longer write it, notices that, and continues with the new one.
-
-Some statements are made here and not in files: an identifier, such as the schema of a generation,
-cannot be a parameter of a statement. All such identifiers come from `Generation.schema`, which is `views_g` and a
-number, or from the names in `VIEWS`; none comes from outside.
 """
 
 import contextlib
@@ -26,6 +22,7 @@ from services.chassis.log.port import TopicPartition
 from services.chassis.log_partitions import require_same
 from services.chassis.postgres.migrations import migrate as run_migrations
 from services.chassis.postgres.sql_files import SqlFiles
+from services.projector.generations import schema_sql
 from services.projector.generations.database import SCHEMA_GONE, connect
 from services.projector.generations.errors import GenerationGoneError, OtherLogError
 from services.projector.generations.rights import bind_generations
@@ -51,8 +48,6 @@ NewStatus = Literal["building", "scratch"]
 """A scratch generation never becomes live: whoever made it compares others with it and drops it."""
 
 NOT_MIGRATED: Final = "the database has no threadlog tables; run `threadlog migrate` first"
-CHECKSUM: Final = "coalesce(sum(hashtextextended(r::text, 0)::numeric), 0)::text as checksum"
-"""A sum over the hashes of rows: it does not depend on their order, which differs between two generations."""
 
 logger = structlog.get_logger()
 
@@ -167,12 +162,12 @@ async def create_generation(
     )
     generation = Generation(number, FOLD_VERSION, PROJECTION_VERSION, cluster_id, THREAD_EVENTS.name)
     # A schema of this number can only be there if somebody dropped the list of generations by hand.
-    await connection.execute(f"drop schema if exists {generation.schema} cascade")
-    await connection.execute(f"create schema {generation.schema}")
-    await connection.execute(f"set local search_path to {generation.schema}")
+    await connection.execute(schema_sql.drop_schema(generation.schema))
+    await connection.execute(schema_sql.create_schema(generation.schema))
+    await connection.execute(schema_sql.set_schema(generation.schema))
     await connection.execute(_sql()["generation"])
     await connection.execute(_sql()["policies"])
-    await connection.execute("set local search_path to default")
+    await connection.execute(schema_sql.set_schema("default"))
     return generation
 
 
@@ -204,13 +199,12 @@ async def _replace(connection: asyncpg.Connection, view: str, definition: str) -
         async with connection.transaction():
             await connection.execute(f"create or replace {definition}")
     except asyncpg.InvalidTableDefinitionError:  # other columns: what depends on the old ones has to know
-        await connection.execute(f"drop view views.{view}")
+        await connection.execute(schema_sql.drop_stable_view(view))
         await connection.execute(f"create {definition}")
 
 
 def _definition(view: str, generation: Generation) -> str:
-    source = f"{generation.schema}.{SOURCES.get(view, view)}"
-    return f"view views.{view} with (security_invoker = true) as select * from {source}"  # noqa: S608
+    return schema_sql.stable_view(view, generation.schema, SOURCES.get(view, view))
 
 
 async def unfinished_generations(connection: asyncpg.Connection, status: NewStatus = "building") -> list[Generation]:
@@ -219,7 +213,7 @@ async def unfinished_generations(connection: asyncpg.Connection, status: NewStat
 
 async def drop_generation(connection: asyncpg.Connection, generation: Generation) -> None:
     async with connection.transaction():
-        await connection.execute(f"drop schema if exists {generation.schema} cascade")
+        await connection.execute(schema_sql.drop_schema(generation.schema))
         await connection.execute(_sql()["delete_generation"], generation.number)
 
 
@@ -244,9 +238,8 @@ async def view_checksums(connection: asyncpg.Connection | asyncpg.Pool, schema: 
     """
     checksums = {}
     for name in TABLES:
-        columns = ", ".join([f'"{column}"' for column in checksum_columns(name)]) or "*"
-        query = f"select count(*) as rows, {CHECKSUM} from (select {columns} from {schema}.{name}) as r"  # noqa: S608
-        row = await connection.fetchrow(query)
+        columns = schema_sql.columns_or_all(checksum_columns(name))
+        row = await connection.fetchrow(schema_sql.checksum(schema, name, columns))
         assert row is not None
         checksums[name] = (row["rows"], row["checksum"])
     return checksums
@@ -271,9 +264,7 @@ async def _first(connection: asyncpg.Connection, cluster_id: str) -> Generation:
 async def stored_positions(connection: asyncpg.Connection, generation: Generation) -> dict[TopicPartition, int]:
     """Return how far the generation is, by partition. Raises GenerationGoneError."""
     try:
-        rows = await connection.fetch(
-            f'select topic, "partition", next_offset from {generation.schema}.positions'  # noqa: S608
-        )
+        rows = await connection.fetch(schema_sql.select_positions(generation.schema))
     except SCHEMA_GONE as error:
         raise GenerationGoneError(f"{generation.schema} is not there as it was: {error}") from error
     return {TopicPartition(row[0], row[1]): row[2] for row in rows}

@@ -5,6 +5,7 @@ digests of the last records.
 """
 
 from services.chassis.log.port import Log, TopicPartition
+from services.projector.generations import schema_sql
 from services.projector.generations.maintenance_lock import MaintenanceLock
 from services.projector.generations.record_digests import replaced_records
 from services.projector.generations.store import Generation
@@ -14,11 +15,7 @@ async def is_built_from(generation: Generation, log: Log, cluster_id: str, lock:
     """Tell whether the generation was built from the log. False if any sign says that it was another one."""
     if generation.cluster_id != cluster_id:
         return False
-    # A generation of an older version may not have the digests.
-    query = (
-        "select \"partition\", next_offset, to_jsonb(p) ->> 'last_record' "  # noqa: S608
-        f"from {generation.schema}.positions p where topic = $1 and next_offset > 0"
-    )
+    query = schema_sql.select_last_records(generation.schema)
     rows = await lock.do(lambda connection: connection.fetch(query, generation.topic))
     partitions = await log.partition_count(generation.topic)
     if any(row[0] >= partitions for row in rows):

@@ -11,6 +11,7 @@ import asyncpg
 
 from services.chassis.postgres.roles import PROJECTOR
 from services.chassis.postgres.sql_files import SqlFiles
+from services.projector.generations import schema_sql
 
 SQL: Final = Path(__file__).with_name("sql")
 
@@ -24,14 +25,14 @@ async def bind_generations(connection: asyncpg.Connection) -> list[str]:
     unbound = await connection.fetch(sql["unbound_generations"])
     for row in unbound:
         async with connection.transaction():
-            await connection.execute(f"set local role {PROJECTOR}")
-            await connection.execute(f"set local search_path to {row['schema']}")
+            await connection.execute(schema_sql.set_role(PROJECTOR))
+            await connection.execute(schema_sql.set_schema(row["schema"]))
             await connection.execute(sql["policies"])
     views = await connection.fetch(sql["unbound_views"])
     if views:
         async with connection.transaction():
-            await connection.execute(f"set local role {PROJECTOR}")
+            await connection.execute(schema_sql.set_role(PROJECTOR))
             for row in views:
-                await connection.execute(f"alter view {row['view']} set (security_invoker = true)")
+                await connection.execute(schema_sql.bind_view(row["view"]))
             await connection.execute(sql["grants_of_views"])
     return [row["schema"] for row in unbound]

@@ -30,6 +30,7 @@ from services.projector.settings import ProjectorSettings
 
 TOPIC: Final = THREAD_EVENTS.name
 POLL_MS: Final = 100
+"""How long a poll waits for the first record. A build is near the end of the log when it waits at all."""
 
 logger = structlog.get_logger()
 
@@ -153,13 +154,14 @@ class Build:
         self, ends: Positions, on_progress: OnPositions = ignore_progress, publish_from: Mapping[int, int] | None = None
     ) -> None:
         self._publish_from = publish_from
+        # More than one round is needed only after a crash of the database, which may take the last commits.
         is_committed = False
         while not is_committed:
             try:
                 await self._read_to(ends, on_progress)
                 is_committed = await self._is_stored()
             except FenceError as error:
-                if error.taken_over:
+                if error.taken_over:  # without another owner it is only a position that went back
                     raise
             if not is_committed:
                 await self._start_again()
@@ -172,6 +174,7 @@ class Build:
             await self._reader.close()
 
     async def _publish(self, dead: Sequence[DeadLetter]) -> None:
+        """Publish only the dead letters that the live generation's projector has not published."""
         begins = self._publish_from
         if begins is not None:
             new = [one for one in dead if one.incoming.offset >= begins.get(one.incoming.partition, 0)]
@@ -180,6 +183,7 @@ class Build:
     # After a crash of the database, which may have taken the last batches with it
 
     async def _is_stored(self) -> bool:
+        """Tell whether the stored positions are those that this build has reached."""
         stored = await retry_while_away(self._store.positions, self._settings, self._metrics.retries)
         ours = self._held_applier.positions()
         return all(stored.get(partition, UNCLAIMED).next_offset == at for partition, at in ours.items())
@@ -203,6 +207,8 @@ class Build:
     # Reading
 
     async def _read_to(self, ends: Positions, on_progress: OnPositions) -> None:
+        """Read and submit batch after batch, and wait until the last one is written."""
+        # Partitions without an end are not read at all: their records would only fill the memory.
         self._held_reader.pause(self._read.keys() - ends.keys())
         self._held_reader.resume([tp for tp in ends if not self._has_reached(tp, ends)])
         while not all(self._has_reached(tp, ends) for tp in ends):
@@ -247,9 +253,11 @@ class Build:
         return taken
 
     def _has_reached(self, tp: TopicPartition, ends: Positions) -> bool:
+        """Tell whether everything below the end of the partition was read."""
         return self._read[tp] >= ends[tp]
 
     async def _wait_for_turn(self, records: int) -> None:
+        """Wait while the build is paused, and for as long as the rate of records demands."""
         await self._may_go_on.wait()
         if not self._seconds_per_record:
             return

@@ -6,11 +6,15 @@ no rows, and names the tenants whose rows differ. `verification.rows` then finds
 
 import asyncio
 from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
 from typing import NamedTuple
 
 import asyncpg
 
-from services.projector.generations.generations import CHECKSUM, TABLES, checksum_columns
+from services.chassis.postgres.sql_files import SqlFiles
+from services.projector.generations import schema_sql
+from services.projector.generations.generations import TABLES, checksum_columns
 from services.projector.settings import ProjectorSettings
 
 NO_TENANT = ""
@@ -48,20 +52,13 @@ async def checksums_by_tenant(connection: asyncpg.Connection, schema: str, setti
     """Return the checksums of the views that the generation has. A view that it lacks is left out."""
     checksums: dict[tuple[str, str], Checksum] = {}
     for view in TABLES:
-        columns = await connection.fetch(
-            "select attname from pg_attribute where attrelid = to_regclass($1) and attnum > 0 and not attisdropped",
-            f"{schema}.{view}",
-        )
+        columns = await connection.fetch(_sql()["view_columns"], f"{schema}.{view}")
         if not columns:
             continue
-        tenant = "coalesce(r.tenant, '')" if ("tenant",) in map(tuple, columns) else "''"
+        # A generation of an older version may lack views and columns: what both have is compared.
         there = {row["attname"] for row in columns}
-        # A generation of an older version may lack some of them.
-        compared = [f'"{name}"' for name in checksum_columns(view) if name in there] or ["*"]
-        query = (
-            f"select {tenant}, count(*), {CHECKSUM} "  # noqa: S608
-            f"from (select {', '.join(compared)} from {schema}.{view}) as r group by 1"
-        )
+        compared = schema_sql.columns_or_all([name for name in checksum_columns(view) if name in there])
+        query = schema_sql.checksums_by_tenant(schema, view, compared, has_tenants="tenant" in there)
         rows = await connection.fetch(query, timeout=settings.limits.rebuild_seconds_max)
         checksums |= {(view, row[0]): Checksum(row[1], row[2]) for row in rows}
     return checksums
@@ -85,3 +82,8 @@ def differences(live: Checksums, built: Checksums) -> list[Difference]:
     """Return the differences, sorted by view and tenant."""
     keys = sorted(live.keys() | built.keys())
     return [Difference(*key, live.get(key), built.get(key)) for key in keys if live.get(key) != built.get(key)]
+
+
+@cache
+def _sql() -> SqlFiles:
+    return SqlFiles(Path(__file__).with_name("sql"))

@@ -51,6 +51,9 @@ class LivePriority:
             self._pause_if(is_behind=False)
 
     async def _watch(self, live: Generation) -> None:
+        """Look at the live generation again and again. Errors of log and database are left out: the next look
+        may succeed.
+        """
         settings = self._settings
         connection: asyncpg.Connection | None = None
         before: Positions | None = None

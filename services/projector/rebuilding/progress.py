@@ -34,6 +34,7 @@ class Progress:
         return (self.records_total - self.records_done) / rate if rate else None
 
     def show_in(self, metrics: RebuildMetrics) -> None:
+        """Set the metrics of the rebuild. Once it is done, no generation is being built."""
         metrics.done_records.set(self.records_done)
         metrics.log_records.set(self.records_total)
         metrics.paused.set(self.is_paused)

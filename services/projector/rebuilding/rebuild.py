@@ -45,6 +45,7 @@ from services.projector.rebuilding.worker_pool import Workers
 from services.projector.settings import ProjectorSettings
 
 DIFFERENCES_SHOWN_MAX: Final = 20
+"""Differences that an error names. There may be one for each view and tenant."""
 
 logger = structlog.get_logger()
 
@@ -149,6 +150,7 @@ async def _begun(lock: MaintenanceLock, log: Log, cluster_id: str, *, restart: b
 
 
 async def _drop_all(connection: asyncpg.Connection, generations: Sequence[Generation]) -> None:
+    """Drop unfinished generations, each after a look whether it is live."""
     for generation in generations:
         await _require_not_live(connection, generation)
         await drop_generation(connection, generation)
@@ -161,6 +163,7 @@ async def _require_not_live(connection: asyncpg.Connection, generation: Generati
 
 
 async def _created(connection: asyncpg.Connection, cluster_id: str) -> Generation:
+    """Create the generation in a transaction of its own: its number and its schema exist together or not at all."""
     async with connection.transaction():
         return await create_generation(connection, cluster_id)
 
@@ -199,6 +202,7 @@ class Rebuild:
         self._started = asyncio.get_running_loop().time()
 
     async def run(self, *, compare: bool, force: bool) -> None:
+        """Do the work. Raises RebuildError; what was built then stays, and can be continued."""
         try:
             await self._run(compare=compare, force=force)
         except (GenerationGoneError, *SCHEMA_GONE) as error:
@@ -215,6 +219,7 @@ class Rebuild:
         self._is_same_log = old is not None and await is_built_from(old, log, self._generation.cluster_id, self._lock)
         try:
             await self._filling.open()
+            # What an earlier rebuild has read counts as done, and not as the speed of this one.
             self._begins = await log.begin_offsets(self._filling.positions())
             self._done_before = self._done()
             async with self._priority.of(old if self._is_same_log else None):
@@ -222,6 +227,7 @@ class Rebuild:
                     await self._catch_up(lambda: self._positions_of(old))
                     self._judge(old, await self._compared(old), force=force)
                 await self._catch_up(self._ends)
+                # Statistics take a while, so catch up once more: the swap should have little left to read.
                 await self._lock.do(lambda connection: analyze(connection, self._generation))
                 await self._catch_up(self._ends)
             await swap(
@@ -249,9 +255,10 @@ class Rebuild:
             positions = self._filling.positions()
             behind = sum(max(0, end - positions[tp]) for tp, end in (await where()).items())
             if behind <= self._settings.projector_batch_records_max:
-                return
+                return  # the log grows while it is read, so the rest is left to the swap
 
     async def _ends(self) -> dict[TopicPartition, int]:
+        """Return the ends of the log as of now."""
         return await self._log.end_offsets(self._filling.positions())
 
     async def _published(self) -> dict[int, int]:
@@ -263,12 +270,14 @@ class Rebuild:
         return {tp.partition: at for tp, at in stored.items()}
 
     async def _positions_of(self, generation: Generation) -> dict[TopicPartition, int]:
+        """Return how far a generation is, for the partitions of this one; 0 for a partition without a position."""
         stored = await self._lock.do(lambda connection: stored_positions(connection, generation))
         return {tp: stored.get(tp, 0) for tp in self._filling.positions()}
 
     # Comparing
 
     async def _compared(self, live: Generation) -> list[Difference]:
+        """Return the differences from the live generation. Waits for it if it is behind, and for the database."""
         settings = self._settings
         deadline = asyncio.get_running_loop().time() + settings.limits.compare_wait_seconds
         while True:
@@ -318,7 +327,7 @@ class Rebuild:
         if not found:
             logger.info("generations_equal", live=live.number, built=number)
             return
-        if not fits(live):
+        if not fits(live):  # another version made the live rows: that they differ is the reason for the rebuild
             logger.info("generations_differ_as_expected", live=live.number, built=number, differences=len(found))
             return
         if force:
@@ -343,6 +352,7 @@ class Rebuild:
     # Progress
 
     def _done(self) -> int:
+        """Return how many records of the log are in the generation, counted by offsets."""
         return sum(at - self._begins[tp] for tp, at in self._filling.positions().items())
 
     def _reporting(self, phase: Literal["reading", "comparing", "swapping"], ends: Positions) -> OnPositions:
@@ -370,6 +380,7 @@ class Rebuild:
 
 
 def _filling(log: Log, dsn: str, settings: ProjectorSettings, generation: Generation) -> Filling:
+    """Return what fills the generation: worker processes, or this process alone if the settings say 1."""
     if settings.projector_rebuild_workers > 1:
         return Workers(log, settings, generation, dsn)
     rate = settings.projector_rebuild_records_per_second_max or None

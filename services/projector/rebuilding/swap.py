@@ -23,6 +23,7 @@ import asyncpg
 import structlog
 
 from services.chassis.log.port import Log
+from services.projector.generations import schema_sql
 from services.projector.generations.errors import RebuildError
 from services.projector.generations.generations import live_generation, make_live
 from services.projector.generations.maintenance_lock import MaintenanceLock
@@ -69,6 +70,7 @@ async def swap(
                 ends = await log.end_offsets(filling.positions())
                 targets = {tp: max(end, stored.get(tp.partition, 0)) for tp, end in ends.items()}
                 await filling.read_to(targets, on_progress(targets), publish_from=stored)
+                # From here on reads wait behind the swap, so its own waits get shorter.
                 await wait_for_locks(connection, await _shorter_than_deadlocks(connection, settings))
                 await make_live(connection, generation, old)
         except (asyncpg.LockNotAvailableError, asyncpg.DeadlockDetectedError):
@@ -80,6 +82,7 @@ async def swap(
             ) from error
         return True
 
+    # Each failed try lets the reads through that waited behind it, and reads on, so that the next one is short again.
     for _ in range(settings.limits.swap_tries_max):
         if await lock.do(once):
             logger.info("generation_live", generation=generation.number)
@@ -94,23 +97,19 @@ async def swap(
 
 
 async def _take_positions(connection: asyncpg.Connection, old: Generation) -> dict[int, int]:
-    # Lock the whole table: a partition without a row could otherwise be claimed, and written, beside the update.
-    await connection.execute(f"lock table {old.schema}.positions in exclusive mode")
-    rows = await connection.fetch(
-        f"update {old.schema}.positions set owner = 'swapped', owner_epoch = owner_epoch + 1 "  # noqa: S608
-        'returning "partition", next_offset'
-    )
+    await connection.execute(schema_sql.lock_positions(old.schema))
+    rows = await connection.fetch(schema_sql.take_positions(old.schema))
     return {row[0]: row[1] for row in rows}
 
 
 async def _end_if_idle(connection: asyncpg.Connection, seconds: float) -> None:
     """Let the database end the swap if it stands still: it would keep the live generation's projector waiting."""
-    await connection.execute(f"set local idle_in_transaction_session_timeout = {max(1, int(1000 * seconds))}")
+    await connection.execute(schema_sql.set_idle_timeout(seconds))
 
 
 async def wait_for_locks(connection: asyncpg.Connection, seconds: float) -> None:
     """Limit how long each statement of this transaction waits for a lock."""
-    await connection.execute(f"set local lock_timeout = {max(1, int(1000 * seconds))}")
+    await connection.execute(schema_sql.set_lock_timeout(seconds))
 
 
 async def _shorter_than_deadlocks(connection: asyncpg.Connection, settings: ProjectorSettings) -> float:

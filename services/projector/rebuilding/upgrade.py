@@ -21,6 +21,7 @@ from services.projector.rebuilding.rebuild import rebuild
 from services.projector.settings import ProjectorSettings
 
 SAID_EVERY_SECONDS: Final = 10.0
+"""The pause between two log lines about the progress. Metrics show it at any time."""
 
 logger = structlog.get_logger()
 

@@ -20,6 +20,7 @@ from services.projector.rebuilding.garbage_collection import collect_rarely
 from services.projector.settings import ProjectorSettings
 
 SAID_EVERY_SECONDS = 0.2
+"""The pause between two reports of progress: a line for each batch would be more than anybody reads."""
 
 
 async def work() -> None:
@@ -108,12 +109,15 @@ def _say(positions: Positions, *, is_done: bool) -> None:
 
 
 async def _standard_input() -> asyncio.StreamReader:
+    """Return standard input as a stream of lines. A command that names every partition may be long."""
     lines = asyncio.StreamReader(limit=1_048_576)
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
     return lines
 
 
 def main() -> int:
+    """Run a worker. An error that the parent should show goes to it as a line of JSON, with exit status 1."""
+    # Ctrl-C is for the parent, which then closes the input of its workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     collect_rarely()
     try:

@@ -2,10 +2,10 @@
 
 A worker (`worker`) gets commands as lines of JSON on its standard input, and reports on its standard output how far it
 is. It ends when its input ends: the parent closes it, or has died. A signal that a terminal sends to the parent does
-not reach the worker, so a worker never dies in the middle of what its parent still wants to finish.
+not reach the worker.
 
-Partitions are dealt out in turn, so that each process has as many as the others. Workers share nothing but the
-database: each claims its own partitions, and each transaction moves the positions of these alone.
+Partitions are dealt out in turn, so that each process has as many as the others. Each claims its own
+partitions, and its transactions move the positions of these alone.
 """
 
 import asyncio
@@ -27,6 +27,7 @@ from services.projector.settings import ProjectorSettings
 
 TOPIC: Final = THREAD_EVENTS.name
 LINE_BYTES_MAX: Final = 1_048_576
+"""Bytes of one line: a report names each partition of the worker."""
 END_SECONDS: Final = 10.0
 """How long a worker may take to end before it is killed. What it has committed stays."""
 
@@ -45,6 +46,7 @@ class Workers:
         self._workers: list[_Worker] = []
 
     async def open(self) -> None:
+        """Start the workers, claim the share of this process, and wait until all have claimed theirs."""
         settings = self._settings
         numbers = range(await self._log.partition_count(TOPIC))
         count = min(settings.projector_rebuild_workers, len(numbers))
@@ -142,13 +144,14 @@ class _Worker:
             stdin=PIPE,
             stdout=PIPE,
             limit=LINE_BYTES_MAX,
-            start_new_session=True,
+            start_new_session=True,  # so that a signal of the terminal reaches the parent alone
         )
         worker = cls(process, order["name"])
         worker.tell(order)
         return worker
 
     def tell(self, command: Mapping[str, Any]) -> None:
+        """Send a command. A worker that has ended is not told; `answered` then raises."""
         assert self._process.stdin is not None
         if not self._process.stdin.is_closing():
             self._process.stdin.write(orjson.dumps(command, option=orjson.OPT_NON_STR_KEYS) + b"\n")
@@ -170,6 +173,7 @@ class _Worker:
         )
 
     async def end(self) -> None:
+        """Close the input of the worker, which ends it; kill it if it takes too long."""
         process = self._process
         if process.stdin is not None:
             process.stdin.close()

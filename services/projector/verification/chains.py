@@ -34,6 +34,7 @@ class Offsets:
         self.gap_count = 0
 
     def see(self, record: Incoming) -> None:
+        """Take the next record of its partition."""
         tp = TopicPartition(record.topic, record.partition)
         expected = self._next.get(tp, record.offset)
         self._next[tp] = record.offset + 1
@@ -63,6 +64,7 @@ def gone(tp: TopicPartition, begin: int, end: int) -> Finding:
 async def wrong_hashes(
     connection: asyncpg.Connection, query: str, timeout_seconds: float, accepted: Collection[tuple[int, int]]
 ) -> AsyncIterator[Finding]:
+    """Yield records whose value is not the one that the producer hashed, but for those that are accepted."""
     async for row in connection.cursor(query, timeout=timeout_seconds):
         if (row["partition"], row["offset"]) not in accepted:
             what = f"the record at seq {row['seq']} is not what its producer hashed: {row['reason']}"
@@ -70,6 +72,7 @@ async def wrong_hashes(
 
 
 async def wrong_ends(connection: asyncpg.Connection, query: str, timeout_seconds: float) -> AsyncIterator[Finding]:
+    """Yield ends of turns that name another hash chain than the records before them give."""
     async for row in connection.cursor(query, timeout=timeout_seconds):
         what = (
             f"the end of a turn at seq {row['seq']} names another chain for seq {row['named_seq']} than the records "
@@ -179,9 +182,11 @@ class Contexts:
             self._transcript.inherited = self.inherited
 
     def _check(self, record: Record, started: StepStarted, seq: int, partition: int) -> None:
+        """Compare the context that a step names with the thread's records, if that can be known."""
         named = started.context
         if self._transcript.lacks_inherited:
             return
+        # What others appended in between may or may not have been read by the runtime.
         since = self._sources[named.confirmed_seq : seq - 1]
         if named.confirmed_seq >= seq or any(source != record.source for source in since):
             return

@@ -11,15 +11,19 @@ from typing import Final, NamedTuple, TypeAlias
 import asyncpg
 from pydantic import JsonValue
 
+from services.projector.generations import schema_sql
 from services.projector.generations.generations import checksum_columns
 from services.projector.verification.report import VALUE_CHARACTERS_MAX, Finding
 
 PREFETCH_ROWS: Final = 2_000
+"""Rows of one page of a cursor: each side has one in memory, and each page is a round trip."""
 
 Key: TypeAlias = tuple[str | int, ...]
 
 
 class KeyColumn(NamedTuple):
+    """A column of a primary key. Text has a collation, whose order Python does not know."""
+
     name: str
     is_collated: bool
 
@@ -41,6 +45,8 @@ class Restriction(NamedTuple):
 
 
 class Differences(NamedTuple):
+    """How many rows differ, and the first of them; None if none does."""
+
     rows: int
     first: Finding | None
 
@@ -51,6 +57,7 @@ async def compare_rows(
     """Count the rows that one side lacks or has otherwise, and describe the first of them."""
     count, first = 0, None
     of_log, of_view = _rows(view, keys, log_side, only), _rows(view, keys, view_side, only)
+    # A merge of two ordered lists: the smaller key is missing on the other side.
     left, right = await anext(of_log, None), await anext(of_view, None)
     while left is not None or right is not None:
         if right is None or (left is not None and left[0] < right[0]):
@@ -76,10 +83,7 @@ async def _rows(view: str, keys: Sequence[KeyColumn], side: Side, only: Restrict
     """
     names = ", ".join([f'r."{key.name}"' for key in keys])
     order = ", ".join([f'r."{key.name}" collate "C"' if key.is_collated else f'r."{key.name}"' for key in keys])
-    query = (
-        f"select {names}, hashtextextended(r::text, 0) "  # noqa: S608
-        f"from (select {_compared(view)} from {side.schema}.{view}) as r where {only.condition} order by {order}"
-    )
+    query = schema_sql.hashed_rows(side.schema, view, _compared(view), names, order, only.condition)
     cursor = side.connection.cursor(query, *only.arguments, prefetch=PREFETCH_ROWS, timeout=side.timeout_seconds)
     async for row in cursor:
         *key, hash_ = row
@@ -107,10 +111,8 @@ async def _finding(
 async def _row(view: str, keys: Sequence[KeyColumn], side: Side, key: Key) -> dict[str, str | None]:
     """Return the columns that the log determines, as text; empty if there is no such row."""
     columns = await _columns(side.connection, view, side.schema)
-    texts = ", ".join([f'"{name}"::text' for name in columns])
-    condition = " and ".join([f'"{column.name}" = ${number}' for number, column in enumerate(keys, start=1)])
     row = await side.connection.fetchrow(
-        f"select {texts} from {side.schema}.{view} where {condition}",  # noqa: S608
+        schema_sql.one_row(side.schema, view, columns, [column.name for column in keys]),
         *key,
         timeout=side.timeout_seconds,
     )
@@ -118,15 +120,16 @@ async def _row(view: str, keys: Sequence[KeyColumn], side: Side, key: Key) -> di
 
 
 async def _columns(connection: asyncpg.Connection, view: str, schema: str) -> list[str]:
-    statement = await connection.prepare(f"select {_compared(view)} from {schema}.{view}")  # noqa: S608
+    statement = await connection.prepare(schema_sql.select_columns(schema, view, _compared(view)))
     return [attribute.name for attribute in statement.get_attributes()]
 
 
 def _compared(view: str) -> str:
-    return ", ".join([f'"{name}"' for name in checksum_columns(view)]) or "*"
+    return schema_sql.columns_or_all(checksum_columns(view))
 
 
 def _short(value: str | None) -> str | None:
+    """Cut a value that is too long for a report."""
     if value is None or len(value) <= VALUE_CHARACTERS_MAX:
         return value
     return f"{value[:VALUE_CHARACTERS_MAX]}… ({len(value)} characters)"

@@ -22,6 +22,7 @@ from schemas.ids import ThreadKey
 from schemas.topics import THREAD_EVENTS
 from services.chassis.log.port import Incoming, Log, TopicPartition
 from services.chassis.postgres.sql_files import SqlFiles
+from services.projector.generations import schema_sql
 from services.projector.generations.database import connect
 from services.projector.generations.errors import ProjectorError
 from services.projector.generations.generations import (
@@ -67,6 +68,8 @@ class VerifyError(ProjectorError):
 
 @dataclass(frozen=True, slots=True)
 class VerifyRequest:
+    """What to verify."""
+
     thread: ThreadKey | None = None
     """The one thread to verify; None means all."""
     accepted: Collection[tuple[int, int]] = ()
@@ -113,6 +116,7 @@ async def _verify(
 
 
 async def _create_scratch(connection: asyncpg.Connection, cluster_id: str) -> Generation:
+    """Create the scratch generation in a transaction of its own."""
     async with connection.transaction():
         return await create_generation(connection, cluster_id, "scratch")
 
@@ -128,6 +132,8 @@ async def _drop_scratches(lock: MaintenanceLock) -> None:
 
 
 class _Verification:
+    """One verification: it reads the log, checks it, and compares the two generations."""
+
     def __init__(
         self,
         log: Log,
@@ -159,6 +165,7 @@ class _Verification:
         self._done = 0
 
     async def run(self) -> Report:
+        """Read, check and compare, and return what was found."""
         log, settings, thread = self._log, self._settings, self._asked.thread
         self._partitions = await log.partition_count(TOPIC)
         if thread is not None:
@@ -173,6 +180,7 @@ class _Verification:
         try:
             await build.open()
             await self._read_until_close(build)
+            # From here on the snapshot is open: read the rest, then compare, and close it.
             view_connection = await connect(self._dsn, settings)
             try:
                 async with view_connection.transaction(isolation="repeatable_read", readonly=True):
@@ -194,6 +202,7 @@ class _Verification:
     # Reading
 
     def _seeing(self, offsets: Offsets) -> Callable[[Incoming], bool]:
+        """Return the filter of the build. It sees every record on its way, wanted or not, so that gaps are found."""
         contexts, key = self._contexts, self._asked.thread
         raw_key = None if key is None else key.to_bytes()
 
@@ -222,6 +231,7 @@ class _Verification:
     async def _targets(self, view_connection: asyncpg.Connection, build: Build) -> dict[TopicPartition, int]:
         stored = await stored_positions(view_connection, self._live)
         targets = await self._within_log(stored)
+        # The scratch generation cannot unread. If the views are behind it now, a crash took their last batches.
         back = [tp for tp, at in build.positions().items() if at > max(targets[tp], self._begins[tp])]
         if back:
             raise VerifyError(
@@ -239,6 +249,7 @@ class _Verification:
         return {tp: max(self._begins[tp], min(stored.get(tp, 0), end)) for tp, end in ends.items()}
 
     def _beyond(self, tp: TopicPartition, end: int, at: int) -> Finding:
+        """Return the finding that the log ends before the position of the views."""
         what = (
             f"partition {tp.partition} of {TOPIC} ends at offset {end}, the views hold records up to offset {at - 1}: "
             "records are gone from its end, or it is another log"
@@ -246,6 +257,7 @@ class _Verification:
         return Finding("log", what, key={"partition": tp.partition, "offset": end})
 
     def _say_read(self, build: Build, targets: Positions) -> None:
+        """Report the progress. Raises VerifyError if the log has brought nothing for too long."""
         at = build.positions()
         done = sum(at[tp] - self._begins[tp] for tp in targets)
         if done != self._done:
@@ -267,6 +279,7 @@ class _Verification:
     # Finding
 
     def _find_in_log(self, offsets: Offsets) -> None:
+        """Report records that are gone, from the beginning of a partition or from its middle."""
         for tp, begin in sorted(self._begins.items()):
             if begin > 0:
                 self._report.add(gone(tp, 0, begin))
@@ -274,10 +287,11 @@ class _Verification:
             self._report.add(gap, offsets.gap_count)
 
     async def _compare(self, view_connection: asyncpg.Connection) -> None:
+        """Check the chains in the scratch generation, and compare it with the live one in its snapshot."""
         connection = await connect(self._dsn, self._settings)
         try:
             async with connection.transaction(isolation="repeatable_read", readonly=True):
-                await connection.execute(f"set local search_path to {self._scratch.schema}")
+                await connection.execute(schema_sql.set_schema(self._scratch.schema))
                 self._say("checking", None)
                 await self._check_chains(connection)
                 seconds = SECONDS_MAX
@@ -291,6 +305,9 @@ class _Verification:
             connection.terminate()
 
     async def _check_chains(self, connection: asyncpg.Connection) -> None:
+        """Check the log against what its producers wrote into it: hashes, chains of turns, chains of parents,
+        contexts.
+        """
         seconds, report, sql = SECONDS_MAX, self._report, self._sql
         async for finding in wrong_hashes(connection, sql["verify_hashes"], seconds, self._asked.accepted):
             report.add(finding)
@@ -320,11 +337,12 @@ class _Verification:
                 await self._compare_view(view, log_side, view_side, only)
 
     async def _compare_thread(self, thread: ThreadKey, log_side: Side, view_side: Side) -> None:
+        """Compare the rows of one thread. Positions are left out, because they are those of a whole partition."""
         for view in COMPARED:
             if view == "positions":
                 continue
             only = Restriction("r.tenant = $1 and r.thread = $2", tuple(thread))
-            if view == "dead_letters":  # those that lie in another partition were not read
+            if view == "dead_letters":  # only the thread's own partition was read, and they may lie in others
                 home = self._log.partition_for(thread.to_bytes(), self._partitions)
                 only = Restriction(f'{only.condition} and r."partition" = $3', (*thread, home))
             self._report.rows[view] = await self._count(log_side, view)
@@ -333,6 +351,7 @@ class _Verification:
             raise VerifyError(f"neither the log nor the views have a thread {thread} (tenant/thread)")
 
     async def _compare_view(self, view: str, log_side: Side, view_side: Side, only: Restriction) -> None:
+        """Compare rows of a view by its primary key, and report the first difference with the number of all."""
         self._say("comparing", view)
         rows = await log_side.connection.fetch(self._sql["verify_keys"], f"{log_side.schema}.{view}")
         keys = [KeyColumn(row["name"], row["is_collated"]) for row in rows]
@@ -342,7 +361,7 @@ class _Verification:
 
     async def _count(self, log_side: Side, view: str) -> int:
         counted: int = await log_side.connection.fetchval(
-            f"select count(*) from {log_side.schema}.{view}",  # noqa: S608
+            schema_sql.count_rows(log_side.schema, view),
             timeout=log_side.timeout_seconds,
         )
         return counted
