@@ -77,6 +77,7 @@ def dead_letter_record(dead: DeadLetter, bytes_max: int) -> Outgoing:
 
 
 def _headers(incoming: Incoming) -> tuple[tuple[str, bytes], ...]:
+    """Return the first headers, each cut at the limit."""
     return tuple([(name[:HEADER_BYTES_MAX], raw[:HEADER_BYTES_MAX]) for name, raw in incoming.headers[:HEADERS_MAX]])
 
 

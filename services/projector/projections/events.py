@@ -41,6 +41,7 @@ def bare_event_row(applied: Applied, partition: int) -> tuple[object, ...]:
 
 
 def _standing(applied: Applied, partition: int) -> tuple[object, ...]:
+    """Return the columns before `data`, which every row has."""
     record, _, after, verdict = applied
     return (
         *record.key,

@@ -114,6 +114,7 @@ def _of_call(
 
 
 def _of_result(applied: Applied, data: ToolCallFinished) -> Facts:
+    """Return the call and the time of its tool. A call that never started has no such time."""
     said = _which_call(applied, data.call)
     if data.outcome != "not_started":
         said["tool_ms"] = data.milliseconds
@@ -162,6 +163,7 @@ _BY_EVENT: Mapping[type[Event], Callable[[Applied, Any], Facts]] = {
 
 
 def _which_call(applied: Applied, name: str) -> Facts:
+    """Return the call with its tool, and its outcome once it has one."""
     said: Facts = {"call": name}
     before, after = applied.before.calls.get(name), applied.after.calls.get(name)
     if before is not None:
@@ -172,6 +174,7 @@ def _which_call(applied: Applied, name: str) -> Facts:
 
 
 def _usage(before: ThreadState, turn: int | None, usage: Usage) -> Facts:
+    """Return the model and its tokens. Cached and reasoning tokens are left out if there are none."""
     said: Facts = {
         "model": _name(model_of(before, turn)),
         "input_tokens": usage.input_tokens,

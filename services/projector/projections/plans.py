@@ -63,6 +63,7 @@ def _proposed(applied: Applied, data: PlanProposed) -> Columns:
 
 
 def _answered(applied: Applied, status: str, by: str) -> Columns:
+    """Return the columns of an answer to a proposal."""
     return {
         "status": status,
         "decided_by": by,
@@ -72,6 +73,7 @@ def _answered(applied: Applied, status: str, by: str) -> Columns:
 
 
 def _superseded(applied: Applied, version: int | None) -> Iterator[Change]:
+    """Mark the version that another one replaces, if there is one."""
     if version is not None:
         columns: Columns = {
             "status": "superseded",
@@ -122,6 +124,7 @@ def _is_in_force(plan: PlanState, name: str) -> bool:
 
 
 def _moved(applied: Applied, data: TaskUpdated) -> Columns:
+    """Return the new status of a task. A status from which no move leads is its end."""
     at = applied.record.time_ms
     return given(
         status=data.status,

@@ -50,6 +50,7 @@ def tool_call_changes(applied: Applied) -> list[Change]:
         if call.settled:
             columns |= given(settled_seq=after.seq, settled_at=record.time_ms, settled_by=call.settled_by)
         key = (*record.key, name)
+        # Only an answer proposes calls; every other record finds the row of its call there.
         if old is None and isinstance(data, StepFinished):
             changes.append(NewRow("tool_calls", key, columns | _proposed(record, data, call)))
             continue
@@ -138,6 +139,7 @@ def _expiry(record: Record, _: ToolCallApprovalExpired) -> Columns:
 
 
 def _dispatch(record: Record, data: ToolCallDispatched) -> Columns:
+    """Return what the latest dispatch says; it replaces what an earlier one said."""
     return {
         "effect": data.effect,
         "pool": data.pool,
@@ -153,6 +155,7 @@ def _start(record: Record, data: ToolCallStarted) -> Columns:
 
 
 def _result(_: Record, data: ToolCallFinished) -> Columns:
+    """Return what the executor reports. Empty lists of changes and artifacts stay null."""
     columns: Columns = {"milliseconds": data.milliseconds}
     if data.changes:
         columns["changes"] = json_models(data.changes)
@@ -166,6 +169,7 @@ def _loss(_: Record, data: ToolCallLost) -> Columns:
 
 
 def _resolution(record: Record, data: ToolCallResolved) -> Columns:
+    """Return the answer about an unknown call, and who gave it."""
     return given(resolution=data.decision, resolved_by=record.actor, resolved_at=record.time_ms, note=data.note)
 
 
