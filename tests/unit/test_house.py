@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from reference.rooms import Room
+from reference.rooms import PAGE, Room, rooms, table, with_table
 
 ROOT = Path(__file__).parents[2]
 MODULES_MAX = 14
@@ -52,7 +52,9 @@ def prefixed(found: Mapping[str, Iterable[str]]) -> list[str]:
 
 def unsaid(found: Iterable[Room]) -> list[str]:
     """Rooms without a purpose of one sentence."""
-    return [room.path for room in found if re.fullmatch(r"[A-Z][^.]*\.", re.sub(r"`[^`]*`", "x", room.purpose)) is None]
+    return [
+        room.path for room in found if re.fullmatch(r"[A-Zx][^.]*\.", re.sub(r"`[^`]*`", "x", room.purpose)) is None
+    ]
 
 
 def test_no_level_is_crowded() -> None:
@@ -64,14 +66,27 @@ def test_a_crowded_level_is_found() -> None:
     assert crowded({"a": names, "b": names[1:]}) == [f"a: {MODULES_MAX + 1} modules"]
 
 
+def test_modules_with_one_prefix_have_a_room() -> None:
+    assert prefixed(modules()) == []
+
+
 @pytest.mark.parametrize("names", [["accept", "accept_calls", "accept_plans"], ["test_a_1", "test_a_2", "a_3"]])
 def test_modules_with_one_prefix_are_found(names: list[str]) -> None:
     assert prefixed({"a": names, "b": names[1:]}) == [f"a: {', '.join(names)}"]
 
 
+def test_every_room_says_what_it_is_for() -> None:
+    assert unsaid(rooms()) == []
+
+
 @pytest.mark.parametrize("purpose", ["", "all about rooms", "Two. Sentences.", "no capital."])
 def test_a_room_that_does_not_say_is_found(purpose: str) -> None:
     assert unsaid([Room("a", purpose), Room("b", "Reads `views.threads`.")]) == ["a"]
+
+
+def test_the_table_of_rooms_is_true() -> None:
+    page = PAGE.read_text()
+    assert page == with_table(page, table(rooms())), "run python -m reference.rooms"
 
 
 # The picture
