@@ -286,7 +286,7 @@ class Projector:
             await self._held.settle(self._settings.drain_seconds / 2)
             await self._report(reader)
         except (ProjectorError, TimeoutError) as error:
-            logger.info("last_batch_left_out", error=repr(error))
+            logger.info("last_batch_abandoned", error=repr(error))
         if self._relay is not None:
             await self._relay.finish(self._settings.drain_seconds / 4)
 
@@ -361,7 +361,7 @@ class Projector:
 
     async def _recover(self, reader: Reader, error: FenceError | GenerationGoneError) -> None:
         """Start again from what is stored, in the generation that is live now."""
-        logger.info("claims_gone", error=str(error))
+        logger.info("claims_lost", error=str(error))
         self._metrics.fenced.inc()
         await self._held.abandon()
         self._read.clear()

@@ -378,7 +378,7 @@ class EffectsRelay:
             await self._store.move(SOURCE, self._cluster_id, positions)
         except Exception as error:  # noqa: BLE001  # it is tried again; until then a crash repeats more
             self._metrics.effects_retries.inc()
-            logger.warning("effects_positions_not_stored", error=repr(error))
+            logger.warning("effects_positions_delayed", error=repr(error))
             self._store_again_at = asyncio.get_running_loop().time() + self._settings.limits.retry_seconds
             return
         for partition, position in positions.items():

@@ -55,7 +55,7 @@ async def replaced_records(
     except TimeoutError:
         if not limit.expired():
             raise
-        logger.warning("last_records_not_read", partitions=sorted(tp.partition for tp in wanted.keys() - found))
+        logger.warning("last_records_timed_out", partitions=sorted(tp.partition for tp in wanted.keys() - found))
     finally:
         await reader.close()
     return [tp for tp, record in found.items() if record.offset == wanted[tp] and digest_of(record) != digests[tp][1]]

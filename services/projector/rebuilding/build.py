@@ -197,7 +197,7 @@ class Build:
         at = {partition: stored.get(partition, UNCLAIMED) for partition in epochs}
         if taken_over := frozenset([p for p in epochs if at[p].owner_epoch != epochs[p]]):
             raise FenceError(at, taken_over)
-        logger.info("build_starts_again", generation=store.generation.number, positions=at)
+        logger.info("build_restarted", generation=store.generation.number, positions=at)
         applier.hold({p: Claim(at[p].next_offset, epochs[p], store.generation.cluster_id) for p in epochs})
         self._ahead.clear()
         self._read = {tp: max(self._begins[tp], at[tp.partition].next_offset) for tp in self._read}

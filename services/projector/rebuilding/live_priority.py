@@ -82,5 +82,5 @@ class LivePriority:
         if is_behind == self.is_paused:
             return
         self.is_paused = is_behind
-        logger.info("rebuild_pauses" if is_behind else "rebuild_goes_on")
+        logger.info("rebuild_paused" if is_behind else "rebuild_resumed")
         (self._filling.pause if is_behind else self._filling.go_on)()

@@ -118,7 +118,7 @@ async def drop_when_unread(lock: MaintenanceLock, generation: Generation, settin
         if await lock.do(once):
             return True
         await asyncio.sleep(settings.limits.retry_seconds)
-    logger.warning("generation_still_read", generation=generation.number)
+    logger.warning("generation_kept_by_readers", generation=generation.number)
     return False
 
 
@@ -145,7 +145,7 @@ async def _begun(lock: MaintenanceLock, log: Log, cluster_id: str, *, restart: b
         else:
             gone.append(unfinished)
     await lock.do(lambda connection: _drop_all(connection, gone))
-    logger.info("rebuild_begins", goes_on_with=None if kept is None else kept.number)
+    logger.info("rebuild_started", goes_on_with=None if kept is None else kept.number)
     return kept if kept is not None else await lock.do(lambda connection: _created(connection, cluster_id))
 
 

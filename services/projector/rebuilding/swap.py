@@ -87,7 +87,7 @@ async def swap(
         if await lock.do(once):
             logger.info("generation_live", generation=generation.number)
             return
-        logger.info("swap_waits_for_readers")
+        logger.info("swap_delayed")
         await asyncio.sleep(AGAIN_SECONDS)
         await catch_up()
     raise RebuildError(

@@ -41,13 +41,13 @@ async def own_generation_live(
         except OtherVersionError as error:
             if settings.projector_other_version == "refuse" or not error.is_older_than_software:
                 raise
-            logger.info("builds_own_generation", reason=str(error))
+            logger.info("own_generation_started", reason=str(error))
         else:
             return
         try:
             await rebuild(log, dsn, settings, _Saying(metrics.rebuild), keep_old=settings.projector_keep_old)
         except BusyError:
-            logger.info("waits_for_another_rebuild")
+            logger.info("own_generation_delayed")
             await asyncio.sleep(settings.limits.look_seconds)
 
 

@@ -64,12 +64,12 @@ class WindowWorker:
             begins, ends = await self._log.begin_offsets(tps), await self._log.end_offsets(tps)
             beyond = [p for p, at in stored.items() if at.next_offset > ends[TopicPartition(TOPIC, p)]]
             if beyond:
-                logger.warning("window_positions_beyond_log", partitions=beyond)
+                logger.warning("window_positions_reset", partitions=beyond)
                 await self._while_away(lambda: self._store.forget_positions(self._cluster_id, beyond))
                 stored = {p: at for p, at in stored.items() if p not in beyond}
             gone = {p: at.next_offset for p, at in stored.items() if at.next_offset < begins[TopicPartition(TOPIC, p)]}
             if gone:
-                logger.warning("effects_gone_before_they_were_counted", from_offsets=gone)
+                logger.warning("uncounted_effects_deleted", from_offsets=gone)
             self._windows.hold(stored, numbers, {tp.partition: begin for tp, begin in begins.items()})
             self.is_ready = True
         return {tp.partition: max(begins[tp], self._windows.positions()[tp.partition]) for tp in tps}
@@ -134,7 +134,7 @@ class WindowWorker:
             try:
                 stored = await self._store.positions(self._cluster_id, list(self._windows.positions()))
             except StoreAwayError as error:
-                logger.info("window_positions_not_looked_at", error=str(error))
+                logger.info("window_look_skipped", error=str(error))
                 return
             found = {partition: at.next_offset for partition, at in stored.items()}
             changed = frozenset(p for p in found.keys() | ours.keys() if found.get(p) != ours.get(p))
@@ -153,7 +153,7 @@ class WindowWorker:
         try:
             deleted = await self._store.delete_before(before_ms, PRUNE_CELLS_MAX)
         except StoreAwayError as error:
-            logger.info("window_cells_not_pruned", error=str(error))
+            logger.info("window_cells_kept", error=str(error))
         else:
             self._metrics.cells_deleted.inc(deleted)
 
