@@ -1,4 +1,4 @@
-"""API keys in the database: made, found, revoked."""
+"""API keys are made, found and revoked in the database; only a hash of each is there."""
 
 import secrets
 from collections.abc import Collection, Mapping

@@ -45,7 +45,7 @@ class SkillLimits:
 
 
 class SkillFile(NamedTuple):
-    """One file of a skill."""
+    """A skill consists of files like this one."""
 
     content: bytes
     executable: bool = False

@@ -27,7 +27,7 @@ from services.ingest.http.problems import ProblemError
 
 
 class Decided(NamedTuple):
-    """Who decided what, and when."""
+    """This says who decided what, and when."""
 
     by: str | None
     """The actor, such as `user:ann` or `policy:never`; None if time decided."""

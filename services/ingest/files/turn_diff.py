@@ -70,7 +70,7 @@ class NetChange:
 
 
 class FileDiff(NamedTuple):
-    """The diff of one file."""
+    """This is the diff of one file."""
 
     text: str
     binary: bool = False

@@ -40,7 +40,7 @@ class Position(Answer):
 
 
 class CommandEvent(Answer):
-    """An event that a command recorded."""
+    """A command records such an event."""
 
     id: str
     type: str
@@ -190,7 +190,7 @@ class CommandRecord(Answer):
 
 
 class UsageEntry(Answer):
-    """The tokens of one day and model."""
+    """This counts the tokens of one day and model."""
 
     day: str
     """The day in UTC, such as `2026-11-29`."""

@@ -53,7 +53,7 @@ class ChildThread(ThreadSummary):
 
 
 class ThreadAnswer(ThreadSummary):
-    """A thread with its configuration and its origin."""
+    """This is a thread with its configuration and its origin."""
 
     config: Config
     """The configuration in force for the next turn."""
@@ -170,7 +170,7 @@ class Input(Answer):
 
 
 class PlanTask(Answer):
-    """A task of a version of the plan."""
+    """A version of the plan has such tasks."""
 
     task: str
     title: str
@@ -191,7 +191,7 @@ class PlanTask(Answer):
 
 
 class PlanVersion(Answer):
-    """A version of the thread's plan."""
+    """This is a version of the thread's plan."""
 
     version: int
     status: Literal["waiting", "in_force", "rejected", "superseded"]

@@ -40,7 +40,7 @@ FailedWhat = Literal["turn", "step", "tool_call", "other"]
 
 
 class FailureCount(Answer):
-    """How often something failed for one reason."""
+    """This counts how often something failed for one reason."""
 
     what: FailedWhat
     reason: str
@@ -62,7 +62,7 @@ class ToolCount(Answer):
 
 
 class ModelCount(Answer):
-    """Responses of one model, and their tokens."""
+    """This counts the responses of one model, and their tokens."""
 
     model: str
     responses: int
@@ -73,7 +73,7 @@ class ModelCount(Answer):
 
 
 class Durations(Answer):
-    """Quantiles in seconds, with an error of one percent at most."""
+    """The quantiles are seconds, with an error of one percent at most."""
 
     count: int
     p50: float

@@ -1,4 +1,4 @@
-"""Forking, rewinding and compacting a thread."""
+"""These operations fork, rewind and compact a thread."""
 
 from dataclasses import dataclass
 from typing import ClassVar

@@ -118,7 +118,7 @@ class KeyParameter(Parameters):
 
 
 class CommandParameters(Parameters):
-    """The parameters of every command to a thread."""
+    """Every command to a thread has these parameters."""
 
     wait: Annotated[
         Literal["applied"] | None,

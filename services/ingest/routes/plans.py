@@ -25,7 +25,7 @@ from services.ingest.routes.threads import TO_A_THREAD
 
 @dataclass(frozen=True, slots=True)
 class PlanRoutes:
-    """Plans and their decisions."""
+    """These operations propose plans and decide on them."""
 
     tag: ClassVar = "plans"
 

@@ -85,7 +85,7 @@ class ThreadsParameters(Parameters):
 
 @dataclass(frozen=True, slots=True)
 class ThreadRoutes:
-    """The threads themselves."""
+    """These operations create, read, change and close threads."""
 
     tag: ClassVar = "threads"
 

@@ -46,7 +46,7 @@ class UsageParameters(Parameters):
 
 @dataclass(frozen=True, slots=True)
 class UsageRoutes:
-    """The token usage of a tenant."""
+    """These operations show the token usage of a tenant."""
 
     tag: ClassVar = "reads"
 

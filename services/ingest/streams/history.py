@@ -20,7 +20,7 @@ PAGE_BYTES_MAX: Final = 4 * 1_048_576
 
 
 class EventPage(NamedTuple):
-    """A page of a thread's events."""
+    """A page contains some of a thread's events, in order."""
 
     records: list[FoldedRecord]
     next_after: int

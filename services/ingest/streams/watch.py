@@ -21,7 +21,7 @@ class WatchCutError(ThreadlogError):
 
 
 class Watch:
-    """One client's view of a thread, from its cursor on."""
+    """A watch shows one client a thread, from its cursor on."""
 
     def __init__(self, thread: WatchedThread, after: int, watches: "Watches") -> None:
         self.seq = after

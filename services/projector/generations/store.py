@@ -78,7 +78,7 @@ class GenerationStore(Protocol):
 
 
 class Stores(Protocol):
-    """The port to the generations of one database."""
+    """The projector reaches the generations of one database through this port."""
 
     async def admit(self, cluster_id: str, partitions: int) -> None:
         """Accept a log with this number of partitions.

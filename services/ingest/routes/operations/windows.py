@@ -1,4 +1,4 @@
-"""For operators: what happened, per tenant and minute."""
+"""Operators see here what happened, per tenant and minute."""
 
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Final
