@@ -25,7 +25,7 @@ from xdist.scheduler import LoadScopeScheduling
 
 from services.cli.local.embedded import Running
 from tests.support.processes.services import NoKafkaError, choose_kafka, database, kafka, postgres
-from tests.support.running.depth import DEPTHS
+from tests.support.running.depth import DEPTHS, times_longer
 from tests.support.running.durations import Durations, file_of
 from tests.support.running.order import is_unit_test, rank, units_in_order
 from tests.support.running.progress import Progress
@@ -206,7 +206,8 @@ class _Watching:
             self._start(ids)
 
     def _start(self, nodeids: list[str]) -> None:
-        self._progress = Progress(nodeids, self._config.stash[DURATIONS], self._tell)
+        durations = self._config.stash[DURATIONS]
+        self._progress = Progress(nodeids, lambda each: durations.of(each) * times_longer(each, DEPTH), self._tell)
         if self._progress.is_long:
             self._progress.start()
 

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from tests.support.running.depth import DEPTHS, MEASURED, times_longer
 from tests.support.running.durations import UNKNOWN_SECONDS, Durations
 from tests.support.running.order import rank, units_in_order
 from tests.support.running.progress import Progress
@@ -18,6 +19,12 @@ def test_fast_kinds_come_first_and_then_what_takes_longest() -> None:
     units = {"quick": [QUICK], "slow": [SLOW], "unit": [UNIT]}
     seconds = {nodeid: durations.of(nodeid) for tests in units.values() for nodeid in tests}
     assert units_in_order(units, units, seconds) == ["unit", "slow", "quick"]
+
+
+def test_depth_makes_property_tests_longer() -> None:
+    machine = "tests/property/test_fold.py::TestRaces::runTest"
+    assert times_longer(machine, DEPTHS[MEASURED]) == times_longer(UNIT, DEPTHS["proof"]) == 1
+    assert times_longer(machine, DEPTHS["proof"]) == 20
 
 
 def test_planted_faults_come_after_the_seeds() -> None:
@@ -40,7 +47,7 @@ def test_long_tests_are_remembered_one_by_one_and_others_by_their_file(tmp_path:
 
 
 def test_progress_is_told_in_parts_of_the_expected_time() -> None:
-    progress = Progress([UNIT, SLOW], Durations({SLOW: 3.0, UNIT: 1.0}), print)
+    progress = Progress([UNIT, SLOW], {SLOW: 3.0, UNIT: 1.0}.__getitem__, print)
     assert not progress.is_long
     assert progress.line(5) == "0 of 2 tests, 0% of the expected time, 5 s so far"
     progress.done(UNIT)

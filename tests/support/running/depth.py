@@ -26,6 +26,8 @@ class Depth:
     is_endless: bool = False
 
 
+MEASURED: Final = "test"
+"""The depth at which `tests/durations.json` is measured."""
 DEPTHS: Final[Mapping[str, Depth]] = {
     "default": Depth(200, 200, seeds=20, plants_faults=False),
     "test": Depth(200, 500, seeds=200),
@@ -34,3 +36,10 @@ DEPTHS: Final[Mapping[str, Depth]] = {
     "fuzz": Depth(20_000, 20_000, seeds=500, new_seeds=1_000, draws_seeds_of_faults=True, is_endless=True),
 }
 """By the name of a profile in THREADLOG_HYPOTHESIS_PROFILE."""
+
+
+def times_longer(nodeid: str, depth: Depth) -> float:
+    """Return how much longer a test takes at this depth than it was measured to take."""
+    if nodeid.startswith("tests/property/"):
+        return depth.machine_examples / DEPTHS[MEASURED].machine_examples
+    return 1.0

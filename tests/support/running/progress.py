@@ -5,8 +5,6 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from tests.support.running.durations import Durations
-
 EVERY_SECONDS: Final = 15.0
 SHORT_SECONDS: Final = 30.0
 """A run that is expected to be shorter than this needs no such lines."""
@@ -15,8 +13,8 @@ SHORT_SECONDS: Final = 30.0
 class Progress:
     """Tell a line now and then from a thread of its own, so that it also comes while every worker is at a long test."""
 
-    def __init__(self, nodeids: Sequence[str], durations: Durations, tell: Callable[[str], None]) -> None:
-        self._expected = {nodeid: durations.of(nodeid) for nodeid in nodeids}
+    def __init__(self, nodeids: Sequence[str], seconds_of: Callable[[str], float], tell: Callable[[str], None]) -> None:
+        self._expected = {nodeid: seconds_of(nodeid) for nodeid in nodeids}
         self._all_seconds = sum(self._expected.values())
         self._done_seconds = 0.0
         self._done = 0
