@@ -62,7 +62,7 @@ from services.runtime.models.scheduling import ModelSlots
 from services.runtime.outcomes import Outcome, Proceed, RetryLater, SetAside, after_failed_append
 from services.runtime.progress import ProgressSender
 from services.runtime.thread_messages import Sending, ThreadMessages
-from services.runtime.thread_work import Held, Partition, RuntimeIdentity, RuntimeOptions, Work
+from services.runtime.thread_work import Followed, Partition, RuntimeIdentity, RuntimeOptions, Work
 from services.runtime.transcript_loading import Transcripts
 from services.runtime.transcript_store import TranscriptStore
 
@@ -123,65 +123,65 @@ class Runtime:
     def new_work(self) -> Work:
         return Work()
 
-    def on_record(self, held: Held, before: ThreadState, record: Record, verdict: Verdict) -> None:
-        work = held.work
-        self._transcripts.on_record(held, before, record, verdict)
+    def on_record(self, followed: Followed, before: ThreadState, record: Record, verdict: Verdict) -> None:
+        work = followed.work
+        self._transcripts.on_record(followed, before, record, verdict)
         # A record without effect ends nothing, except a task that reaches a child which is closing already.
         may_end = verdict.effect == "applied" or isinstance(record.data, InputSubmitted)
-        if held.state.lineage is not None and may_end:
-            answer = partial(self._transcripts.answer, held)
-            work.ended = own_end(held.key, before, held.state, record, answer) or work.ended
-        work.ahead.read_back(held.state, record)
+        if followed.state.lineage is not None and may_end:
+            answer = partial(self._transcripts.answer, followed)
+            work.ended = own_end(followed.key, before, followed.state, record, answer) or work.ended
+        work.ahead.read_back(followed.state, record)
 
-    def on_batch(self, partition: Partition, touched: Iterable[Held]) -> None:
-        for held in touched:
-            self.advance(partition, held)
+    def on_batch(self, partition: Partition, touched: Iterable[Followed]) -> None:
+        for followed in touched:
+            self.advance(partition, followed)
 
     def on_ready(self, partition: Partition) -> None:
-        for held in list(partition.threads.values()):
+        for followed in list(partition.threads.values()):
             # An ephemeral thread is closed when its time is over, so an idle one needs a timer, too.
-            if is_active(held.state) or held.key.ephemeral:
-                self.advance(partition, held)
+            if is_active(followed.state) or followed.key.ephemeral:
+                self.advance(partition, followed)
 
     def on_lost(self, partition: Partition) -> None:
-        for held in partition.threads.values():
-            self._hand_over(partition, held)
-            if held.quarantined is not None:
+        for followed in partition.threads.values():
+            self._hand_over(partition, followed)
+            if followed.quarantined is not None:
                 self._metrics.quarantined.dec()
 
-    def on_quarantined(self, partition: Partition, held: Held, error: Exception) -> None:
+    def on_quarantined(self, partition: Partition, followed: Followed, error: Exception) -> None:
         self._metrics.quarantined.inc()
         log.error(
             "thread_quarantined",
-            thread=str(held.key),
+            thread=str(followed.key),
             partition=partition.number,
-            seq=held.state.seq,
-            reason=held.quarantined,
+            seq=followed.state.seq,
+            reason=followed.quarantined,
             exc_info=error,
         )
-        self._model_calls.drop(held.work)
-        self._cancel_timer(held.work)
+        self._model_calls.drop(followed.work)
+        self._cancel_timer(followed.work)
 
-    def report_quarantined(self, partition: Partition, held: Held, seconds: float) -> None:
+    def report_quarantined(self, partition: Partition, followed: Followed, seconds: float) -> None:
         report = Quarantine(
-            reason=sanitize_text(held.quarantined or ""),
+            reason=sanitize_text(followed.quarantined or ""),
             by=self._identity.source,
             since_ms=self._clock.now_ms() - int(1000 * seconds),
         )
-        self._progress.send(partition, held, report)
+        self._progress.send(partition, followed, report)
 
-    def on_refold(self, held: Held) -> None:
+    def on_refold(self, followed: Followed) -> None:
         """Let go of a thread in memory that is read anew.
 
         Outcomes that this one still waits for find it set aside, and change nothing.
         """
-        self._cancel_timer(held.work)
+        self._cancel_timer(followed.work)
         self._metrics.quarantined.dec()
         self._metrics.refolded.inc()
 
-    def may_evict(self, held: Held) -> bool:
+    def may_evict(self, followed: Followed) -> bool:
         """Whether the thread may leave memory: only if no outcome and no timer refers to it."""
-        work = held.work
+        work = followed.work
         if work.ahead.events or work.calling is not None or work.loading or work.reading_children:
             return False
         return work.wake is None and "under way" not in work.sent.values()
@@ -190,59 +190,59 @@ class Runtime:
         """Take no new decisions, and hand over what runs."""
         self._stopping = True
         for partition in partitions:
-            for held in partition.threads.values():
-                self._hand_over(partition, held)
+            for followed in partition.threads.values():
+                self._hand_over(partition, followed)
 
-    def _hand_over(self, partition: Partition, held: Held) -> None:
+    def _hand_over(self, partition: Partition, followed: Followed) -> None:
         """Tell the next owner that a model call was given up, so that it asks again at once.
 
         Nobody waits for this append. If it is lost, the next owner finds the step open and recovers it.
         """
-        event = self._model_calls.hand_over(held)
+        event = self._model_calls.hand_over(followed)
         if event is not None:
-            self._append_to_log(partition, held, [self._encode(held, Append(event))])
-        self._cancel_timer(held.work)
+            self._append_to_log(partition, followed, [self._encode(followed, Append(event))])
+        self._cancel_timer(followed.work)
 
     # Deciding
 
-    def advance(self, partition: Partition, held: Held, first: Append | None = None) -> None:
+    def advance(self, partition: Partition, followed: Followed, first: Append | None = None) -> None:
         """Decide until there is nothing more to append, and send it; `first` is appended before, if it still fits.
 
         Whatever fails for the thread sets it aside.
         """
-        if held.quarantined is not None or self._is_over(partition):
+        if followed.quarantined is not None or self._is_over(partition):
             return
-        self._meet(held)
+        self._meet(followed)
         try:
-            self._decide_ahead(partition, held, first)
+            self._decide_ahead(partition, followed, first)
         except Exception as error:  # noqa: BLE001  # the edge of the loop: one thread's failure must not stop its partition
-            self._quarantine(partition, held, error)
+            self._quarantine(partition, followed, error)
 
     def _is_over(self, partition: Partition) -> bool:
         """Whether this process no longer acts for the partition."""
         return partition.lost or self._stopping
 
-    def _meet(self, held: Held) -> None:
+    def _meet(self, followed: Followed) -> None:
         """Note the step that is open when this process first acts for a thread: its owner is gone."""
-        work = held.work
+        work = followed.work
         if work.is_met:
             return
         work.is_met = True
-        turn = held.state.turn
+        turn = followed.state.turn
         step = turn.step if turn is not None else None
         work.taken_over = step.starts[-1] if step is not None and step.status == "open" else None
 
-    def _decide_ahead(self, partition: Partition, held: Held, first: Append | None) -> None:
-        work = held.work
+    def _decide_ahead(self, partition: Partition, followed: Followed, first: Append | None) -> None:
+        work = followed.work
         outgoing: list[Encoded] = []
         decisions: list[Decision] = [] if first is None else [first]
         for _ in range(DECISIONS_MAX):
             if not decisions:
-                state = work.ahead.latest(held.state)
-                decisions = list(decide(held.key, state, self._clock.now_ms(), self._world(held)))
+                state = work.ahead.latest(followed.state)
+                decisions = list(decide(followed.key, state, self._clock.now_ms(), self._world(followed)))
             appends = [decision for decision in decisions if isinstance(decision, Append)]
             for decision in decisions:
-                self._obey(partition, held, decision, outgoing, may_lose=decision is first)
+                self._obey(partition, followed, decision, outgoing, may_lose=decision is first)
             if not appends:
                 break
             decisions = []
@@ -251,39 +251,39 @@ class Runtime:
         if not any(isinstance(decision, LookAgain) for decision in decisions):
             self._cancel_timer(work)
         if outgoing:
-            self._send(partition, held, outgoing)
+            self._send(partition, followed, outgoing)
         # Only the last decisions say what other threads need: those before them were made of an earlier state.
-        for sending in self._messages.send(held, [each for each in decisions if isinstance(each, AppendTo)]):
-            sending.offsets.add_done_callback(partial(self._message_appended, partition, held, sending))
-        self._look_up_children(partition, held, [each for each in decisions if isinstance(each, ReadChild)])
+        for sending in self._messages.send(followed, [each for each in decisions if isinstance(each, AppendTo)]):
+            sending.offsets.add_done_callback(partial(self._message_appended, partition, followed, sending))
+        self._look_up_children(partition, followed, [each for each in decisions if isinstance(each, ReadChild)])
 
     def _obey(
-        self, partition: Partition, held: Held, decision: Decision, outgoing: list[Encoded], *, may_lose: bool
+        self, partition: Partition, followed: Followed, decision: Decision, outgoing: list[Encoded], *, may_lose: bool
     ) -> None:
         match decision:
             case Append():
-                self._append(held, decision, outgoing, may_lose=may_lose)
+                self._append(followed, decision, outgoing, may_lose=may_lose)
             case CallModel(calling):
-                self._call_model(partition, held, calling)
+                self._call_model(partition, followed, calling)
             case DropModelCall():
-                self._model_calls.drop(held.work)
+                self._model_calls.drop(followed.work)
             case LoadTranscript():
-                self._load_transcript(partition, held)
+                self._load_transcript(partition, followed)
             case LookAgain(at_ms):
-                self._set_timer(partition, held, at_ms)
+                self._set_timer(partition, followed, at_ms)
             case AppendTo() | ReadChild():
                 pass  # once decisions have come to rest
 
-    def _world(self, held: Held) -> World:
+    def _world(self, followed: Followed) -> World:
         """Return what a decision may know besides the state. The context is costly, so it is made only on demand."""
-        work = held.work
+        work = followed.work
 
         def context() -> Context | None:
-            shown = self._transcripts.window(held)
+            shown = self._transcripts.window(followed)
             return None if shown is None else shown.context
 
         def summed_up(through_seq: int) -> int | None:
-            shown = self._transcripts.window(held)
+            shown = self._transcripts.window(followed)
             return None if shown is None else len(compaction.summed_up(shown.items, through_seq))
 
         return World(
@@ -291,7 +291,7 @@ class Runtime:
             agent_version=self._identity.agent_version,
             catalog=self._catalog.catalog,
             limits=self._options.limits,
-            confirmed=Confirmed(seq=held.state.seq, chain=held.state.chain),
+            confirmed=Confirmed(seq=followed.state.seq, chain=followed.state.chain),
             context=context,
             arguments_problem=self._arguments.problem,
             is_ahead=bool(work.ahead.events),
@@ -307,14 +307,14 @@ class Runtime:
 
     # Appending
 
-    def _append(self, held: Held, decision: Append, outgoing: list[Encoded], *, may_lose: bool) -> None:
+    def _append(self, followed: Followed, decision: Append, outgoing: list[Encoded], *, may_lose: bool) -> None:
         """Fold an event onto the state ahead and put it into the batch.
 
         An event that was just decided always fits. The outcome of a model call may not: `may_lose` says so.
         """
-        work = held.work
-        encoded = self._encode(held, decision)
-        verdict = work.ahead.add(held.state, encoded.record)
+        work = followed.work
+        encoded = self._encode(followed, decision)
+        verdict = work.ahead.add(followed.state, encoded.record)
         if verdict.effect != "applied":
             if may_lose:
                 self._metrics.answers_superseded.inc()
@@ -326,104 +326,108 @@ class Runtime:
         outgoing.append(encoded)
         self._metrics.decisions.labels(encoded.record.kind).inc()
 
-    def _encode(self, held: Held, decision: Append) -> Encoded:
+    def _encode(self, followed: Followed, decision: Append) -> Encoded:
         return encode(
-            held.key,
+            followed.key,
             decision.event,
             source=self._identity.source,
             actor=decision.actor,
             time_ms=self._clock.now_ms(),
         )
 
-    def _send(self, partition: Partition, held: Held, outgoing: list[Encoded]) -> None:
-        sent = held.work.ahead.events[-len(outgoing) :]
-        offsets = self._append_to_log(partition, held, outgoing)
-        offsets.add_done_callback(partial(self._appended, partition, held, sent))
+    def _send(self, partition: Partition, followed: Followed, outgoing: list[Encoded]) -> None:
+        sent = followed.work.ahead.events[-len(outgoing) :]
+        offsets = self._append_to_log(partition, followed, outgoing)
+        offsets.add_done_callback(partial(self._appended, partition, followed, sent))
 
     def _append_to_log(
-        self, partition: Partition, held: Held, events: Iterable[Encoded]
+        self, partition: Partition, followed: Followed, events: Iterable[Encoded]
     ) -> "asyncio.Future[tuple[int, ...]]":
-        key = held.key.to_bytes()
+        key = followed.key.to_bytes()
         records = [Outgoing(key, event.value, event.headers, event.record.time_ms) for event in events]
-        return self._log.appender.append(topic_of(held.key).name, partition.number, records)
+        return self._log.appender.append(topic_of(followed.key).name, partition.number, records)
 
     def _appended(
-        self, partition: Partition, held: Held, sent: list[SentEvent], offsets: "asyncio.Future[tuple[int, ...]]"
+        self,
+        partition: Partition,
+        followed: Followed,
+        sent: list[SentEvent],
+        offsets: "asyncio.Future[tuple[int, ...]]",
     ) -> None:
         """Take events of an append that failed out of the state ahead. One that succeeded is left to be read back."""
         error = offsets.exception()
         if error is None:
             return
-        work = held.work
+        work = followed.work
         self._metrics.append_failures.inc()
-        log.warning("append_failed", thread=str(held.key), events=len(sent), error=str(error))
-        work.ahead.withdraw(held.state, sent)
+        log.warning("append_failed", thread=str(followed.key), events=len(sent), error=str(error))
+        work.ahead.withdraw(followed.state, sent)
         if any(isinstance(event.record.data, TurnRecovered) for event in sent):
             work.is_met = False  # the takeover has yet to be recorded
-        self._act_on(partition, held, after_failed_append(error))
+        self._act_on(partition, followed, after_failed_append(error))
 
     def _message_appended(
-        self, partition: Partition, held: Held, sending: Sending, _offsets: "asyncio.Future[tuple[int, ...]]"
+        self, partition: Partition, followed: Followed, sending: Sending, _offsets: "asyncio.Future[tuple[int, ...]]"
     ) -> None:
-        self._act_on(partition, held, self._messages.appended(held, sending))
+        self._act_on(partition, followed, self._messages.appended(followed, sending))
 
     # What takes time
 
-    def _call_model(self, partition: Partition, held: Held, calling: Calling | Summarising) -> None:
-        work = held.work
-        shown = self._transcripts.window(held)
-        request = None if shown is None else self._model_calls.request(held, calling, shown)
+    def _call_model(self, partition: Partition, followed: Followed, calling: Calling | Summarising) -> None:
+        work = followed.work
+        shown = self._transcripts.window(followed)
+        request = None if shown is None else self._model_calls.request(followed, calling, shown)
         if request is None:
-            self._load_transcript(partition, held)
+            self._load_transcript(partition, followed)
             return
         work.calling = calling
-        ask = partial(self._model_calls.ask, partition, held, calling, request)
-        work.task = self._spawn(self._act_after(partition, held, ask), f"model {held.key}")
+        ask = partial(self._model_calls.ask, partition, followed, calling, request)
+        work.task = self._spawn(self._act_after(partition, followed, ask), f"model {followed.key}")
 
-    def _load_transcript(self, partition: Partition, held: Held) -> None:
-        work = held.work
-        if not work.loading and self._transcripts.is_incomplete(held):
+    def _load_transcript(self, partition: Partition, followed: Followed) -> None:
+        work = followed.work
+        if not work.loading and self._transcripts.is_incomplete(followed):
             work.loading = True
-            load = partial(self._transcripts.load, partition, held)
-            self._spawn(self._act_after(partition, held, load), f"transcript {held.key}")
+            load = partial(self._transcripts.load, partition, followed)
+            self._spawn(self._act_after(partition, followed, load), f"transcript {followed.key}")
 
-    def _look_up_children(self, partition: Partition, held: Held, wanted: list[ReadChild]) -> None:
-        work = held.work
+    def _look_up_children(self, partition: Partition, followed: Followed, wanted: list[ReadChild]) -> None:
+        work = followed.work
         if wanted and not work.reading_children:
             work.reading_children = True
-            look_up = partial(self._messages.look_up, held, wanted)
-            self._spawn(self._act_after(partition, held, look_up), f"children {held.key}")
+            look_up = partial(self._messages.look_up, followed, wanted)
+            self._spawn(self._act_after(partition, followed, look_up), f"children {followed.key}")
 
     async def _act_after(
-        self, partition: Partition, held: Held, wait_for: Callable[[], Awaitable[Outcome | None]]
+        self, partition: Partition, followed: Followed, wait_for: Callable[[], Awaitable[Outcome | None]]
     ) -> None:
-        self._act_on(partition, held, await wait_for())
+        self._act_on(partition, followed, await wait_for())
 
-    def _act_on(self, partition: Partition, held: Held, outcome: Outcome | None) -> None:
+    def _act_on(self, partition: Partition, followed: Followed, outcome: Outcome | None) -> None:
         if outcome is None or self._is_over(partition):
             return
         match outcome:
             case Proceed(first):
-                self.advance(partition, held, first)
+                self.advance(partition, followed, first)
             case RetryLater():
-                self._set_timer_at_latest(partition, held, self._clock.now_ms() + self._options.append_retry_ms)
+                self._set_timer_at_latest(partition, followed, self._clock.now_ms() + self._options.append_retry_ms)
             case SetAside(error):
-                self._quarantine(partition, held, error)
+                self._quarantine(partition, followed, error)
 
     # Timers
 
-    def _set_timer(self, partition: Partition, held: Held, at_ms: int) -> None:
+    def _set_timer(self, partition: Partition, followed: Followed, at_ms: int) -> None:
         """Decide again at that time, and not before because of a timer."""
-        wake = held.work.wake
+        wake = followed.work.wake
         if wake is None or wake.time_ms != at_ms:
-            self._cancel_timer(held.work)
-            held.work.wake = self._timers.at(at_ms, partial(self._woken, partition, held))
+            self._cancel_timer(followed.work)
+            followed.work.wake = self._timers.at(at_ms, partial(self._woken, partition, followed))
 
-    def _set_timer_at_latest(self, partition: Partition, held: Held, at_ms: int) -> None:
+    def _set_timer_at_latest(self, partition: Partition, followed: Followed, at_ms: int) -> None:
         """Decide again at that time, or earlier if the thread's timer is earlier."""
-        wake = held.work.wake
+        wake = followed.work.wake
         if wake is None or wake.time_ms > at_ms:
-            self._set_timer(partition, held, at_ms)
+            self._set_timer(partition, followed, at_ms)
 
     def _cancel_timer(self, work: Work) -> None:
         """Cancel the thread's timer. A timer keeps the thread in memory, so drop it when nothing is due."""
@@ -431,10 +435,10 @@ class Runtime:
             work.wake.cancel()
             work.wake = None
 
-    def _woken(self, partition: Partition, held: Held) -> None:
-        held.work.wake = None
-        self.advance(partition, held)
+    def _woken(self, partition: Partition, followed: Followed) -> None:
+        followed.work.wake = None
+        self.advance(partition, followed)
 
-    def _quarantine(self, partition: Partition, held: Held, error: Exception) -> None:
-        partition.set_aside(held, error)
-        self.on_quarantined(partition, held, error)
+    def _quarantine(self, partition: Partition, followed: Followed, error: Exception) -> None:
+        partition.set_aside(followed, error)
+        self.on_quarantined(partition, followed, error)

@@ -36,7 +36,7 @@ from services.runtime.models.port import (
 from services.runtime.models.scheduling import ModelSlots
 from services.runtime.outcomes import Proceed
 from services.runtime.progress import ProgressSender
-from services.runtime.thread_work import Held, Partition, RuntimeIdentity, RuntimeOptions, Work
+from services.runtime.thread_work import Followed, Partition, RuntimeIdentity, RuntimeOptions, Work
 
 log = structlog.get_logger()
 
@@ -65,9 +65,9 @@ class ModelCalls:
         self._options = options
         self._metrics = metrics
 
-    def request(self, held: Held, calling: Calling | Summarising, shown: Window) -> ModelRequest | None:
+    def request(self, followed: Followed, calling: Calling | Summarising, shown: Window) -> ModelRequest | None:
         """Return what the model is asked with this context; None if the thread has no configuration."""
-        state = held.work.ahead.latest(held.state)
+        state = followed.work.ahead.latest(followed.state)
         config = state.config if state.turn is None else state.turn.config
         if config is None:
             return None
@@ -82,21 +82,21 @@ class ModelCalls:
         return compaction.asked_with(request, shown.items, calling) if isinstance(calling, Summarising) else request
 
     async def ask(
-        self, partition: Partition, held: Held, calling: Calling | Summarising, request: ModelRequest
+        self, partition: Partition, followed: Followed, calling: Calling | Summarising, request: ModelRequest
     ) -> Proceed | None:
         """Ask the model and return the event that its answer becomes; None if nobody wants the answer any more."""
         if isinstance(calling, Summarising):
             # Nobody reads a summary while it is written, and its text would look like an answer.
-            answer = await self._answer(held, request, lambda _: None)
+            answer = await self._answer(followed, request, lambda _: None)
         else:
-            answer = await self._answer_with_progress(partition, held, calling, request)
-        work = held.work
+            answer = await self._answer_with_progress(partition, followed, calling, request)
+        work = followed.work
         if work.calling != calling:
             # The call was dropped, or replaced by another, just before its task would have been cancelled.
             return None
         work.calling, work.task = None, None
         if isinstance(calling, Calling):
-            return Proceed(Append(self._step_outcome(held, calling, answer)))
+            return Proceed(Append(self._step_outcome(followed, calling, answer)))
         return self._summary_outcome(work, calling, answer)
 
     def drop(self, work: Work) -> None:
@@ -105,32 +105,32 @@ class ModelCalls:
             work.task.cancel()
         work.calling, work.task = None, None
 
-    def hand_over(self, held: Held) -> StepFailed | None:
+    def hand_over(self, followed: Followed) -> StepFailed | None:
         """Cancel the call under way and return the event that lets the next owner ask again at once.
 
         The event does not count as a failed try. None if no step was under way; a summary needs no event, because its
         request stands until somebody writes it.
         """
-        calling = held.work.calling
-        self.drop(held.work)
-        if not isinstance(calling, Calling) or held.quarantined is not None:
+        calling = followed.work.calling
+        self.drop(followed.work)
+        if not isinstance(calling, Calling) or followed.quarantined is not None:
             return None
         return step_handed_over(calling, self._identity.owner)
 
     # Asking
 
     async def _answer_with_progress(
-        self, partition: Partition, held: Held, calling: Calling, request: ModelRequest
+        self, partition: Partition, followed: Followed, calling: Calling, request: ModelRequest
     ) -> ModelAnswer | ModelFailure:
         turn, step, attempt, _ = calling
 
         def send_text(text: str) -> None:
             delta = DeltaProgress(turn=turn, step=step, attempt=attempt, text=sanitize_text(text))
-            self._progress.send(partition, held, delta)
+            self._progress.send(partition, followed, delta)
 
         def send_reasoning(text: str) -> None:
             delta = DeltaProgress(turn=turn, step=step, attempt=attempt, reasoning=sanitize_text(text))
-            self._progress.send(partition, held, delta)
+            self._progress.send(partition, followed, delta)
 
         text = TextBatch(send_text, self._options.delta_interval_ms)
         reasoning = TextBatch(send_reasoning, self._options.delta_interval_ms)
@@ -138,18 +138,18 @@ class ModelCalls:
         def emit(delta: Delta) -> None:
             (reasoning if delta.kind == "reasoning" else text).add(delta.text)
 
-        answer = await self._answer(held, request, emit)
+        answer = await self._answer(followed, request, emit)
         # The answer's event follows: what is left of the text has to go out before it.
         reasoning.flush()
         text.flush()
         return answer
 
-    async def _answer(self, held: Held, request: ModelRequest, emit: EmitDelta) -> ModelAnswer | ModelFailure:
+    async def _answer(self, followed: Followed, request: ModelRequest, emit: EmitDelta) -> ModelAnswer | ModelFailure:
         """Wait for a slot and call the model. Cancelling this coroutine is the only way in which it raises."""
         asked_ms = started_ms = self._clock.now_ms()
         answer: ModelAnswer | ModelFailure
         try:
-            async with self._slots.slot(held.key.tenant) as slot:
+            async with self._slots.slot(followed.key.tenant) as slot:
                 started_ms = self._clock.now_ms()
                 self._metrics.model_wait_seconds.observe((started_ms - asked_ms) / 1000)
                 with self._metrics.model_calls.track_inprogress():
@@ -158,7 +158,7 @@ class ModelCalls:
                 if isinstance(answer, ModelAnswer):
                     slot.used(answer.usage.input_tokens + answer.usage.output_tokens)
         except Exception as error:  # a bug in an adapter is a failed try, not a stuck turn
-            log.exception("model_adapter_failed", thread=str(held.key), model=request.model)
+            log.exception("model_adapter_failed", thread=str(followed.key), model=request.model)
             answer = ModelFailure(f"the model adapter failed: {type(error).__name__}: {error}", retriable=True)
         self._metrics.model_seconds.observe((self._clock.now_ms() - started_ms) / 1000)
         return answer
@@ -166,12 +166,12 @@ class ModelCalls:
     # What an answer becomes
 
     def _step_outcome(
-        self, held: Held, calling: Calling, answer: ModelAnswer | ModelFailure
+        self, followed: Followed, calling: Calling, answer: ModelAnswer | ModelFailure
     ) -> StepFinished | StepFailed:
         """Return the event of a step's answer. An answer that cannot be an event, or is too large, fails the step."""
         if isinstance(answer, ModelFailure):
             self._count_failure(answer)
-            return self._step_failed(held, calling, answer)
+            return self._step_failed(followed, calling, answer)
         try:
             finished = step_finished(calling, answer)
             size = len(canonical_json(finished.model_dump(mode="json", exclude_none=True)))
@@ -179,13 +179,13 @@ class ModelCalls:
                 raise LimitError(f"the answer has {size} bytes, {self._options.answer_bytes_max} are allowed")
         except (ThreadlogError, ValueError) as error:
             # The provider did its part, so this is no failed model call; and the same answer would come again.
-            return self._step_failed(held, calling, ModelFailure(str(error), retriable=False))
+            return self._step_failed(followed, calling, ModelFailure(str(error), retriable=False))
         self._count_tokens(answer)
         return finished
 
-    def _step_failed(self, held: Held, calling: Calling, failure: ModelFailure) -> StepFailed:
+    def _step_failed(self, followed: Followed, calling: Calling, failure: ModelFailure) -> StepFailed:
         """Return the event of a failed step, which says when to try again: the next owner waits as long as this one."""
-        turn = held.work.ahead.latest(held.state).turn
+        turn = followed.work.ahead.latest(followed.state).turn
         failures = turn.step.failures if turn is not None and turn.step is not None else 0
         limits = self._options.limits if turn is None else narrowed(self._options.limits, turn.config)
         delay_ms = retry_delay_ms(limits, failures, failure.retry_after_seconds)

@@ -8,7 +8,7 @@ from schemas.other_topics.progress import Progress, encode_progress
 from schemas.topics import THREAD_PROGRESS
 from services.chassis.clock import Clock
 from services.chassis.log.port import Log, Outgoing
-from services.runtime.thread_work import Held, Partition
+from services.runtime.thread_work import Followed, Partition
 
 
 class ProgressSender:
@@ -16,8 +16,8 @@ class ProgressSender:
         self._log = log
         self._clock = clock
 
-    def send(self, partition: Partition, held: Held, progress: Progress) -> None:
+    def send(self, partition: Partition, followed: Followed, progress: Progress) -> None:
         """Append to the partition of the progress topic that has the number of the thread's own partition."""
         value, headers = encode_progress(progress)
-        record = Outgoing(held.key.to_bytes(), value, headers, self._clock.now_ms())
+        record = Outgoing(followed.key.to_bytes(), value, headers, self._clock.now_ms())
         self._log.appender.append_lossy(THREAD_PROGRESS.name, partition.number, [record])

@@ -25,7 +25,7 @@ from services.runtime.child_store import ChildStore
 from services.runtime.deciding.decisions import AppendTo, ReadChild
 from services.runtime.metrics import RuntimeMetrics
 from services.runtime.outcomes import Outcome, Proceed, after_failed_append
-from services.runtime.thread_work import Held, RuntimeIdentity
+from services.runtime.thread_work import Followed, RuntimeIdentity
 
 log = structlog.get_logger()
 
@@ -61,13 +61,13 @@ class ThreadMessages:
 
     # Appending
 
-    def send(self, held: Held, wanted: Sequence[AppendTo]) -> list[Sending]:
+    def send(self, followed: Followed, wanted: Sequence[AppendTo]) -> list[Sending]:
         """Append the events that were not sent yet, in their order; one append for each run of events to one thread.
 
         What is no longer wanted is forgotten. But while the thread is ahead of what was read back, decisions do not say
         what they want of other threads, so nothing is forgotten then.
         """
-        work = held.work
+        work = followed.work
         if not wanted and not work.sent:
             return []
         named = [((each.key, service_event_id(each.key, each.event)), each) for each in wanted]
@@ -75,28 +75,28 @@ class ThreadMessages:
             kept = {name for name, _ in named}
             work.sent = {name: how for name, how in work.sent.items() if name in kept or how == "under way"}
         new = [(name, each) for name, each in named if name not in work.sent]
-        return [self._append(held, key, list(run)) for key, run in groupby(new, lambda item: item[1].key)]
+        return [self._append(followed, key, list(run)) for key, run in groupby(new, lambda item: item[1].key)]
 
-    def _append(self, held: Held, key: ThreadKey, named: Sequence[tuple[Name, AppendTo]]) -> Sending:
+    def _append(self, followed: Followed, key: ThreadKey, named: Sequence[tuple[Name, AppendTo]]) -> Sending:
         records = []
         for name, each in named:
             encoded = encode(
                 key, each.event, source=self._identity.source, actor=each.actor, time_ms=self._clock.now_ms()
             )
             records.append(Outgoing(key.to_bytes(), encoded.value, encoded.headers, encoded.record.time_ms))
-            held.work.sent[name] = "under way"
+            followed.work.sent[name] = "under way"
             self._metrics.decisions_for_others.labels(encoded.record.kind).inc()
         number = self._log.partition_for(key.to_bytes(), self._partitions)
         offsets = self._log.appender.append(topic_of(key).name, number, records)
         return Sending(key, [name for name, _ in named], offsets)
 
-    def appended(self, held: Held, sending: Sending) -> Outcome | None:
+    def appended(self, followed: Followed, sending: Sending) -> Outcome | None:
         """Note how an append went, once its offsets are there. None if nothing follows from it."""
-        work = held.work
+        work = followed.work
         error = sending.offsets.exception()
         if error is None:
             work.sent |= {name: "stored" for name in sending.names if name in work.sent}
-            lineage = held.state.lineage
+            lineage = followed.state.lineage
             if lineage is not None and lineage.parent == sending.to.thread:
                 work.ended = None
             # A child may be named once the log has it. If this process dies here, the next owner creates it once more.
@@ -106,16 +106,16 @@ class ThreadMessages:
         # order matters (a child's first events come before its cancel).
         work.sent = {name: how for name, how in work.sent.items() if name[0] != sending.to}
         self._metrics.append_failures.inc()
-        log.warning("message_append_failed", thread=str(held.key), to=str(sending.to), error=str(error))
+        log.warning("message_append_failed", thread=str(followed.key), to=str(sending.to), error=str(error))
         return after_failed_append(error)
 
     # Looking up
 
-    async def look_up(self, held: Held, wanted: Sequence[ReadChild]) -> Outcome:
+    async def look_up(self, followed: Followed, wanted: Sequence[ReadChild]) -> Outcome:
         """Read from the views which of these children have ended. A child that is not wanted any more is forgotten."""
-        work = held.work
+        work = followed.work
         try:
-            ends = await self._children.find_ends(held.key.tenant, {each.key.thread: each.input for each in wanted})
+            ends = await self._children.find_ends(followed.key.tenant, {each.key.thread: each.input for each in wanted})
         finally:
             work.reading_children = False
         # Also without a result: the next look is due a while after this one, whatever it found.

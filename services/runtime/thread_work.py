@@ -67,7 +67,7 @@ class Work:
     reading_children: bool = False
 
 
-Held = FollowedThread[Work]
+Followed = FollowedThread[Work]
 Partition = AssignedPartition[Work]
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from prometheus_client import Gauge
 
-from services.tool_executor.executing.work import Held, Partition
+from services.tool_executor.executing.work import Followed, Partition
 
 
 class CallSlots:
@@ -63,20 +63,20 @@ class WaitingThreads:
     itself anew and so goes to the end, which keeps one tenant at its own limit from blocking the others.
     """
 
-    def __init__(self, slots: CallSlots, look_at: Callable[[Partition, Held], None], gauge: Gauge) -> None:
-        self.threads: dict[Held, Partition] = {}
+    def __init__(self, slots: CallSlots, look_at: Callable[[Partition, Followed], None], gauge: Gauge) -> None:
+        self.threads: dict[Followed, Partition] = {}
         self._slots = slots
         self._look_at = look_at
         self._gauge = gauge
         self._shown = 0
         self._is_offering = False
 
-    def add(self, partition: Partition, held: Held) -> None:
-        self.threads[held] = partition
+    def add(self, partition: Partition, followed: Followed) -> None:
+        self.threads[followed] = partition
         self._show()
 
-    def remove(self, held: Held) -> None:
-        self.threads.pop(held, None)
+    def remove(self, followed: Followed) -> None:
+        self.threads.pop(followed, None)
 
     def offer_soon(self) -> None:
         """Offer the free slots at the next turn of the event loop.
@@ -94,8 +94,8 @@ class WaitingThreads:
         for _ in range(len(self.threads)):
             if self._slots.are_full():
                 break
-            held = next(iter(self.threads))
-            self._look_at(self.threads.pop(held), held)
+            followed = next(iter(self.threads))
+            self._look_at(self.threads.pop(followed), followed)
         self._show()
 
     def _show(self) -> None:

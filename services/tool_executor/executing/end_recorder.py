@@ -20,7 +20,7 @@ from services.tool_executor.claiming.claim import is_settled
 from services.tool_executor.executing.appends import Appends
 from services.tool_executor.executing.options import ExecutorOptions
 from services.tool_executor.executing.runs import Runs
-from services.tool_executor.executing.work import Held, Partition, Run
+from services.tool_executor.executing.work import Followed, Partition, Run
 from services.tool_executor.metrics import ExecutorMetrics
 from services.tool_executor.tools import ToolEnd
 
@@ -54,7 +54,7 @@ class EndRecorder:
         self._options = options
         self._metrics = metrics
 
-    def record(self, partition: Partition, held: Held, run: Run, end: ToolEnd) -> None:
+    def record(self, partition: Partition, followed: Followed, run: Run, end: ToolEnd) -> None:
         """Free the run's slot at once, and append the end until it is acknowledged."""
         run.started = run.ended = True
         self._runs.release_slot(run)
@@ -62,17 +62,17 @@ class EndRecorder:
         started = started_event(run.attempt.call, run.attempt.attempt, self._options)
         ended = end_events(run.attempt, started, end)
         if ended.changes_problem is not None:
-            log.warning("file_changes_refused", thread=str(held.key), error=ended.changes_problem)
-        self._append(partition, held, run, ended.events)
+            log.warning("file_changes_refused", thread=str(followed.key), error=ended.changes_problem)
+        self._append(partition, followed, run, ended.events)
 
-    def _append(self, partition: Partition, held: Held, run: Run, events: Sequence[Event]) -> None:
-        offsets = self._appends.events(partition.number, held.key, events)
-        offsets.add_done_callback(partial(self._appended, partition, held, run, events))
+    def _append(self, partition: Partition, followed: Followed, run: Run, events: Sequence[Event]) -> None:
+        offsets = self._appends.events(partition.number, followed.key, events)
+        offsets.add_done_callback(partial(self._appended, partition, followed, run, events))
 
     def _appended(
         self,
         partition: Partition,
-        held: Held,
+        followed: Followed,
         run: Run,
         events: Sequence[Event],
         offsets: "asyncio.Future[tuple[int, ...]]",
@@ -80,15 +80,15 @@ class EndRecorder:
         error = offsets.exception()
         if error is None:
             run.recorded = True
-            if self._is_no_longer_needed(partition, held, run):
+            if self._is_no_longer_needed(partition, followed, run):
                 self._runs.forget(run)
             return
         self._metrics.append_failures.inc()
-        log.warning("end_not_appended", thread=str(held.key), error=str(error))
+        log.warning("end_not_appended", thread=str(followed.key), error=str(error))
         retry_ms = self._clock.now_ms() + self._options.append_retry_ms
-        self._timers.at(retry_ms, partial(self._append, partition, held, run, events))
+        self._timers.at(retry_ms, partial(self._append, partition, followed, run, events))
 
-    def _is_no_longer_needed(self, partition: Partition, held: Held, run: Run) -> bool:
+    def _is_no_longer_needed(self, partition: Partition, followed: Followed, run: Run) -> bool:
         """Return whether no state that this process reads can still show the attempt as under way.
 
         The partition may have gone, or have gone and come back, since the run began: `held` is then an old copy of the
@@ -97,5 +97,5 @@ class EndRecorder:
         owned = self._owned.get(partition.number)
         if partition.lost and owned is None:
             return True
-        current = held if owned is None else owned.threads.get(held.key, held)
+        current = followed if owned is None else owned.threads.get(followed.key, followed)
         return is_settled(current.state, run.attempt)

@@ -13,7 +13,7 @@ from services.tool_executor.claiming.claim import claimed_by_others
 from services.tool_executor.executing.appends import Appends
 from services.tool_executor.executing.leases import Leases
 from services.tool_executor.executing.options import ExecutorOptions
-from services.tool_executor.executing.work import Held, Partition
+from services.tool_executor.executing.work import Followed, Partition
 from services.tool_executor.metrics import ExecutorMetrics
 
 
@@ -24,29 +24,31 @@ class ForeignClaims:
         self._options = options
         self._metrics = metrics
 
-    def watch(self, partition: Partition, held: Held) -> None:
+    def watch(self, partition: Partition, followed: Followed) -> None:
         """Watch exactly the foreign claims that are in force now."""
-        others = {call.call: call for call in claimed_by_others(held.state, self._options.pool, self._options.executor)}
-        for name, claim in list(held.work.watched.items()):
+        others = {
+            call.call: call for call in claimed_by_others(followed.state, self._options.pool, self._options.executor)
+        }
+        for name, claim in list(followed.work.watched.items()):
             if name not in others or others[name].claim != claim:
-                self.leases.unwatch(held.key, claim)
-                del held.work.watched[name]
+                self.leases.unwatch(followed.key, claim)
+                del followed.work.watched[name]
         for name, call in others.items():
-            if name in held.work.watched or call.claim is None:
+            if name in followed.work.watched or call.claim is None:
                 continue
-            held.work.watched[name] = call.claim
+            followed.work.watched[name] = call.claim
             lease_ms = 1000 * (call.lease_seconds or self._options.lease_seconds)
-            declare_lost = partial(self._declare_lost, partition, held, call)
-            self.leases.watch(held.key, call.claim, partition.number, lease_ms, declare_lost)
+            declare_lost = partial(self._declare_lost, partition, followed, call)
+            self.leases.watch(followed.key, call.claim, partition.number, lease_ms, declare_lost)
 
-    def unwatch(self, held: Held) -> None:
-        for claim in held.work.watched.values():
-            self.leases.unwatch(held.key, claim)
-        held.work.watched.clear()
+    def unwatch(self, followed: Followed) -> None:
+        for claim in followed.work.watched.values():
+            self.leases.unwatch(followed.key, claim)
+        followed.work.watched.clear()
 
-    def _declare_lost(self, partition: Partition, held: Held, call: Call) -> None:
+    def _declare_lost(self, partition: Partition, followed: Followed, call: Call) -> None:
         """Append the loss. A failed append needs no care: the watch calls again until the claim is gone."""
         self._metrics.lost.inc()
         evidence = f"{call.executor} showed no heartbeat for its lease of {call.lease_seconds} s"
         lost = ToolCallLost(call=call.call, attempt=call.attempt, claim=call.claim, evidence=evidence)
-        self._appends.events(partition.number, held.key, [lost])
+        self._appends.events(partition.number, followed.key, [lost])

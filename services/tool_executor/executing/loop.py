@@ -39,7 +39,7 @@ from services.tool_executor.executing.own_claims import OwnClaims
 from services.tool_executor.executing.reconciling import Reconciling
 from services.tool_executor.executing.runs import Runs
 from services.tool_executor.executing.tool_runs import ToolRuns
-from services.tool_executor.executing.work import Held, Partition, Work
+from services.tool_executor.executing.work import Followed, Partition, Work
 from services.tool_executor.metrics import ExecutorMetrics
 from services.tool_executor.offering.hooks import ReconcileHook
 from services.tool_executor.tools import ToolRunner
@@ -114,70 +114,70 @@ class Executor:
     def new_work(self) -> Work:
         return Work()
 
-    def on_record(self, held: Held, before: ThreadState, record: object, verdict: Verdict) -> None:
+    def on_record(self, followed: Followed, before: ThreadState, record: object, verdict: Verdict) -> None:
         """Nothing is done for a single record: everything is read off the state after the batch."""
 
-    def on_batch(self, partition: Partition, touched: Iterable[Held]) -> None:
-        for held in touched:
-            self._look_at(partition, held)
+    def on_batch(self, partition: Partition, touched: Iterable[Followed]) -> None:
+        for followed in touched:
+            self._look_at(partition, followed)
 
     def on_ready(self, partition: Partition) -> None:
         self._owned[partition.number] = partition
-        for held in list(partition.threads.values()):
-            if is_active(held.state):
-                self._look_at(partition, held)
+        for followed in list(partition.threads.values()):
+            if is_active(followed.state):
+                self._look_at(partition, followed)
 
     def on_lost(self, partition: Partition) -> None:
         """Leave everything to the new owner but the tools that run here: those are followed to their end."""
         self._owned.pop(partition.number, None)
-        for held in partition.threads.values():
-            self._let_go(held)
+        for followed in partition.threads.values():
+            self._let_go(followed)
         self.orphaned_calls.follow(partition, partition.threads.values())
 
-    def on_quarantined(self, partition: Partition, held: Held, error: Exception) -> None:
+    def on_quarantined(self, partition: Partition, followed: Followed, error: Exception) -> None:
         log.error(
             "thread_quarantined",
-            thread=str(held.key),
+            thread=str(followed.key),
             partition=partition.number,
-            seq=held.state.seq,
-            reason=held.quarantined,
+            seq=followed.state.seq,
+            reason=followed.quarantined,
             exc_info=error,
         )
 
-    def report_quarantined(self, partition: Partition, held: Held, seconds: float) -> None:
+    def report_quarantined(self, partition: Partition, followed: Followed, seconds: float) -> None:
         report = Quarantine(
-            reason=sanitize_text(held.quarantined or ""),
+            reason=sanitize_text(followed.quarantined or ""),
             by=f"tool-executor/{self._instance}",
             since_ms=self._clock.now_ms() - int(1000 * seconds),
         )
-        self.appends.progress(partition.number, held.key, report)
+        self.appends.progress(partition.number, followed.key, report)
 
-    def on_refold(self, held: Held) -> None:
+    def on_refold(self, followed: Followed) -> None:
         """Let go of this copy of the thread. Its runs continue: they are known by their thread, not by this copy."""
-        self._let_go(held)
+        self._let_go(followed)
 
-    def may_evict(self, held: Held) -> bool:
-        return not self.runs.has_any(held.key) and not held.work.watched
+    def may_evict(self, followed: Followed) -> bool:
+        return not self.runs.has_any(followed.key) and not followed.work.watched
 
-    def _let_go(self, held: Held) -> None:
-        self.foreign_claims.unwatch(held)
-        self.waiting.remove(held)
+    def _let_go(self, followed: Followed) -> None:
+        self.foreign_claims.unwatch(followed)
+        self.waiting.remove(followed)
 
     # One thread
 
-    def _look_at(self, partition: Partition, held: Held) -> None:
+    def _look_at(self, partition: Partition, followed: Followed) -> None:
         """Do all that the thread's state asks for. A thread that fails is set aside, and the others continue."""
-        if held.quarantined is not None:
+        if followed.quarantined is not None:
             return
         try:
-            self.own_claims.tend(partition, held)
+            self.own_claims.tend(partition, followed)
             if not partition.lost:
-                self.foreign_claims.watch(partition, held)
-                self.own_claims.claim(partition, held)
-                self.reconciling.look_at(partition, held)
+                self.foreign_claims.watch(partition, followed)
+                self.own_claims.claim(partition, followed)
+                self.reconciling.look_at(partition, followed)
         except Exception as error:  # noqa: BLE001  # the edge of the loop: one thread's failure must not stop its partition
-            partition.set_aside(held, error)
-            self.on_quarantined(partition, held, error)
+            partition.set_aside(followed, error)
+            self.on_quarantined(partition, followed, error)
 
     # Leaving
 

@@ -19,7 +19,7 @@ from services.chassis.log.port import Incoming, Log, LogUnavailableError, TopicP
 from services.chassis.process.lifecycle import Spawn
 from services.tool_executor.executing.options import ExecutorOptions
 from services.tool_executor.executing.runs import Runs
-from services.tool_executor.executing.work import Held, Partition
+from services.tool_executor.executing.work import Followed, Partition
 
 POLL_MS: Final = 500
 """How long one read waits for records, and so how late the end of the last call is noticed."""
@@ -33,7 +33,7 @@ class OrphanedCalls:
         log_: Log,
         runs: Runs,
         owned: Mapping[int, Partition],
-        tend: Callable[[Partition, Held], None],
+        tend: Callable[[Partition, Followed], None],
         spawn: Spawn,
         options: ExecutorOptions,
     ) -> None:
@@ -47,16 +47,18 @@ class OrphanedCalls:
         self._spawn = spawn
         self._options = options
 
-    def follow(self, partition: Partition, threads: Iterable[Held]) -> None:
+    def follow(self, partition: Partition, threads: Iterable[Followed]) -> None:
         """Follow those of the threads that have runs, unless an earlier loss of the partition does so already."""
         orphaned = {
-            held.key: held for held in threads if self._runs.has_any(held.key) and held.key not in self.followed
+            followed.key: followed
+            for followed in threads
+            if self._runs.has_any(followed.key) and followed.key not in self.followed
         }
         if orphaned:
             self.followed.update(orphaned)
             self._spawn(self._follow(partition, orphaned), f"orphaned calls of partition {partition.number}")
 
-    async def _follow(self, partition: Partition, orphaned: Mapping[ThreadKey, Held]) -> None:
+    async def _follow(self, partition: Partition, orphaned: Mapping[ThreadKey, Followed]) -> None:
         def are_wanted() -> bool:
             return partition.number not in self._owned and any(map(self._runs.has_any, orphaned))
 
@@ -66,8 +68,8 @@ class OrphanedCalls:
                     async with aclosing(
                         changed_threads(self._log, self._options.topic, partition, orphaned, are_wanted)
                     ) as changed:
-                        async for held in changed:
-                            self._tend(partition, held)
+                        async for followed in changed:
+                            self._tend(partition, followed)
                 except LogUnavailableError as error:
                     log.warning("orphaned_calls_not_read", partition=partition.number, error=str(error))
                     await asyncio.sleep(self._options.append_retry_ms / 1000)
@@ -79,41 +81,41 @@ async def changed_threads(
     log_: Log,
     topic: str,
     partition: Partition,
-    orphaned: Mapping[ThreadKey, Held],
+    orphaned: Mapping[ThreadKey, Followed],
     are_wanted: Callable[[], bool],
-) -> AsyncGenerator[Held]:
+) -> AsyncGenerator[Followed]:
     """Yield each of the threads after a record was folded onto it. Raises LogUnavailableError.
 
     Starts where the partition was lost, also after an error: records at or below a thread's own offset are skipped.
     """
     topic_partition = TopicPartition(topic, partition.number)
-    by_key = {key.to_bytes(): held for key, held in orphaned.items()}
+    by_key = {key.to_bytes(): followed for key, followed in orphaned.items()}
     reader = await log_.reader({topic_partition: partition.next_offset})
     try:
         while are_wanted():
             for _, records in await reader.poll(POLL_MS):
                 for record in records:
-                    held = by_key.get(record.key or b"")
-                    if held is None or held.quarantined is not None or not are_wanted():
+                    followed = by_key.get(record.key or b"")
+                    if followed is None or followed.quarantined is not None or not are_wanted():
                         continue
-                    if _fold(partition, held, record):
-                        yield held
+                    if _fold(partition, followed, record):
+                        yield followed
     finally:
         await reader.close()
 
 
-def _fold(partition: Partition, held: Held, raw: Incoming) -> bool:
+def _fold(partition: Partition, followed: Followed, raw: Incoming) -> bool:
     """Return whether the record changed the thread.
 
     A thread that cannot be folded is set aside, as in a partition that is owned. Its tools run to their end.
     """
     record = decode(raw.key, raw.headers, raw.value, raw.offset, raw.timestamp_ms)
-    if isinstance(record, Unreadable) or record.offset <= held.state.offset:
+    if isinstance(record, Unreadable) or record.offset <= followed.state.offset:
         return False
     try:
-        held.state, _ = fold(held.state, record)
+        followed.state, _ = fold(followed.state, record)
     except Exception as error:
-        partition.set_aside(held, error)
-        log.exception("orphaned_thread_not_folded", thread=str(held.key), partition=partition.number)
+        partition.set_aside(followed, error)
+        log.exception("orphaned_thread_not_folded", thread=str(followed.key), partition=partition.number)
         return False
     return True

@@ -32,7 +32,7 @@ from services.tool_executor.claiming.reconcile import (
 from services.tool_executor.executing.appends import Appends
 from services.tool_executor.executing.options import ExecutorOptions
 from services.tool_executor.executing.runs import Runs
-from services.tool_executor.executing.work import Held, Partition, Reconciliation
+from services.tool_executor.executing.work import Followed, Partition, Reconciliation
 from services.tool_executor.metrics import ExecutorMetrics
 from services.tool_executor.offering.hooks import HookFailedError, Question, ReconcileHook
 
@@ -51,7 +51,7 @@ class Reconciling:
         runs: Runs,
         hooks: Mapping[str, ReconcileHook],
         spawn: Spawn,
-        look_again: Callable[[Partition, Held], None],
+        look_again: Callable[[Partition, Followed], None],
         options: ExecutorOptions,
         metrics: ExecutorMetrics,
     ) -> None:
@@ -67,65 +67,65 @@ class Reconciling:
         self._options = options
         self._metrics = metrics
 
-    def look_at(self, partition: Partition, held: Held) -> None:
+    def look_at(self, partition: Partition, followed: Followed) -> None:
         """Take every unknown reconcilable call of the thread one step further, and forget those that are settled."""
-        by_call = held.work.reconciliations
-        unknown = {call.call: call for call in unknown_reconcilable(held.state, self._options.pool)}
+        by_call = followed.work.reconciliations
+        unknown = {call.call: call for call in unknown_reconcilable(followed.state, self._options.pool)}
         for name, reconciliation in list(by_call.items()):
             if name not in unknown or unknown[name].attempt != reconciliation.attempt:
                 del by_call[name]
         for name, call in unknown.items():
             if name not in by_call:
                 by_call[name] = Reconciliation(call.attempt, self._clock.now_ms())
-            self._advance(partition, held, call, by_call[name])
+            self._advance(partition, followed, call, by_call[name])
 
-    def _advance(self, partition: Partition, held: Held, call: Call, reconciliation: Reconciliation) -> None:
+    def _advance(self, partition: Partition, followed: Followed, call: Call, reconciliation: Reconciliation) -> None:
         """Use an answer that has arrived, or ask if it is time; else wait for a timer, an answer or an append."""
         now_ms = self._clock.now_ms()
         if reconciliation.answer is not None:
-            self._use_answer(partition, held, call, reconciliation, now_ms)
-        elif reconciliation.resolved_at is not None and held.state.offset >= reconciliation.resolved_at:
+            self._use_answer(partition, followed, call, reconciliation, now_ms)
+        elif reconciliation.resolved_at is not None and followed.state.offset >= reconciliation.resolved_at:
             # The resolution has been read back and the call is still unknown: it took no effect.
             reconciliation.resolved_at, reconciliation.next_ms = None, now_ms
         if reconciliation.next_ms is None or now_ms < reconciliation.next_ms:
             return
-        if self._runs.is_under_way(held.key, call.call):
+        if self._runs.is_under_way(followed.key, call.call):
             # It runs in this very process, whose heartbeats got lost: its end will say more than any downstream.
-            self._ask_later(partition, held, reconciliation, now_ms + self._options.append_retry_ms)
+            self._ask_later(partition, followed, reconciliation, now_ms + self._options.append_retry_ms)
             return
         reconciliation.next_ms = None
         hook = self.hooks.get(call.tool)
         if hook is None:
-            self._leave_to_people(held, call, "no reconcile hook is declared for it here")
+            self._leave_to_people(followed, call, "no reconcile hook is declared for it here")
         else:
-            asking = self._ask(partition, held, call, reconciliation, hook)
-            self._spawn(asking, f"reconcile {held.key} {call.call}")
+            asking = self._ask(partition, followed, call, reconciliation, hook)
+            self._spawn(asking, f"reconcile {followed.key} {call.call}")
 
-    def _leave_to_people(self, held: Held, call: Call, note: str) -> None:
+    def _leave_to_people(self, followed: Followed, call: Call, note: str) -> None:
         """Ask no more. The call stays unknown until a person resolves it; an alert calls for one."""
         self._metrics.left_to_people.inc()
-        log.warning("call_left_to_people", thread=str(held.key), call=call.call, tool=call.tool, note=note)
+        log.warning("call_left_to_people", thread=str(followed.key), call=call.call, tool=call.tool, note=note)
 
-    def _ask_later(self, partition: Partition, held: Held, reconciliation: Reconciliation, at_ms: int) -> None:
+    def _ask_later(self, partition: Partition, followed: Followed, reconciliation: Reconciliation, at_ms: int) -> None:
         reconciliation.next_ms = at_ms
-        self._timers.at(at_ms, partial(self._revisit, partition, held))
+        self._timers.at(at_ms, partial(self._revisit, partition, followed))
 
-    def _revisit(self, partition: Partition, held: Held) -> None:
+    def _revisit(self, partition: Partition, followed: Followed) -> None:
         """Have the thread looked at again, unless its partition has gone: the new owner asks for itself."""
         if not partition.lost:
-            self._look_again(partition, held)
+            self._look_again(partition, followed)
 
     # The answer
 
     async def _ask(
-        self, partition: Partition, held: Held, call: Call, reconciliation: Reconciliation, hook: ReconcileHook
+        self, partition: Partition, followed: Followed, call: Call, reconciliation: Reconciliation, hook: ReconcileHook
     ) -> None:
         async with self.slots:
-            if partition.lost or held.work.reconciliations.get(call.call) is not reconciliation:
+            if partition.lost or followed.work.reconciliations.get(call.call) is not reconciliation:
                 return  # while it waited for its slot, the call was settled or went to another executor
             reconciliation.asked_ms = self._clock.now_ms()
-            reconciliation.answer = await self._answer(hook, held.key, call)
-        self._revisit(partition, held)
+            reconciliation.answer = await self._answer(hook, followed.key, call)
+        self._revisit(partition, followed)
 
     async def _answer(self, hook: ReconcileHook, key: ThreadKey, call: Call) -> Answer:
         """Return the hook's answer. A hook that fails or takes too long gives an inconclusive one, with the reason."""
@@ -150,7 +150,7 @@ class Reconciling:
             return Answer("unknown", note=f"{type(error).__name__}: {error}")
 
     def _use_answer(
-        self, partition: Partition, held: Held, call: Call, reconciliation: Reconciliation, now_ms: int
+        self, partition: Partition, followed: Followed, call: Call, reconciliation: Reconciliation, now_ms: int
     ) -> None:
         answer, reconciliation.answer = reconciliation.answer, None
         assert answer is not None
@@ -158,7 +158,7 @@ class Reconciling:
         self._metrics.reconciled.labels(answer.status).inc()
         log.info(
             "downstream_asked",
-            thread=str(held.key),
+            thread=str(followed.key),
             call=call.call,
             tool=call.tool,
             status=answer.status,
@@ -166,7 +166,7 @@ class Reconciling:
             asked=reconciliation.asked,
         )
         step = next_step(
-            held.state,
+            followed.state,
             call,
             answer,
             reconciliation.asked_ms,
@@ -178,17 +178,17 @@ class Reconciling:
         match step:
             case AskAgain(at_ms=at_ms, is_try=is_try):
                 reconciliation.tries += is_try
-                self._ask_later(partition, held, reconciliation, at_ms)
+                self._ask_later(partition, followed, reconciliation, at_ms)
             case LeaveToPeople(note=note):
-                self._leave_to_people(held, call, note)
+                self._leave_to_people(followed, call, note)
             case ToolCallResolved():
-                offsets = self._appends.events(partition.number, held.key, [step])
-                offsets.add_done_callback(partial(self._resolution_appended, partition, held, reconciliation))
+                offsets = self._appends.events(partition.number, followed.key, [step])
+                offsets.add_done_callback(partial(self._resolution_appended, partition, followed, reconciliation))
 
     def _resolution_appended(
         self,
         partition: Partition,
-        held: Held,
+        followed: Followed,
         reconciliation: Reconciliation,
         offsets: "asyncio.Future[tuple[int, ...]]",
     ) -> None:
@@ -199,7 +199,7 @@ class Reconciling:
         """
         if offsets.cancelled() or offsets.exception() is not None:
             self._metrics.append_failures.inc()
-            self._ask_later(partition, held, reconciliation, self._clock.now_ms() + self._options.append_retry_ms)
+            self._ask_later(partition, followed, reconciliation, self._clock.now_ms() + self._options.append_retry_ms)
         else:
             reconciliation.resolved_at = offsets.result()[-1]
-            self._revisit(partition, held)
+            self._revisit(partition, followed)

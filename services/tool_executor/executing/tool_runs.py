@@ -18,7 +18,7 @@ from services.tool_executor.claiming.claim import environment
 from services.tool_executor.executing.appends import Appends
 from services.tool_executor.executing.end_recorder import EndRecorder
 from services.tool_executor.executing.options import ExecutorOptions
-from services.tool_executor.executing.work import Held, Partition, Run
+from services.tool_executor.executing.work import Followed, Partition, Run
 from services.tool_executor.metrics import ExecutorMetrics
 from services.tool_executor.tools import ToolRequest, ToolRunner
 
@@ -49,47 +49,47 @@ class ToolRuns:
         self._options = options
         self._metrics = metrics
 
-    def start(self, partition: Partition, held: Held, run: Run) -> None:
+    def start(self, partition: Partition, followed: Followed, run: Run) -> None:
         """Start the tool in a task of its own; its end is recorded there."""
-        call = held.state.calls[run.attempt.call]
+        call = followed.state.calls[run.attempt.call]
         # Marked before the task begins: the next look at this thread must not start it a second time.
         run.started = True
         request = ToolRequest(
-            tenant=held.key.tenant,
-            thread=held.key.thread,
+            tenant=followed.key.tenant,
+            thread=followed.key.thread,
             call=call.call,
             attempt=call.attempt,
             tool=call.tool,
             args=call.args,
-            idempotency_key=idempotency_key(held.key, call.call),
+            idempotency_key=idempotency_key(followed.key, call.call),
             timeout_seconds=call.timeout_ms / 1000,
-            environment=environment(held.state.turn),
-            skills=held.state.skills,
+            environment=environment(followed.state.turn),
+            skills=followed.state.skills,
         )
         if not run.attempt.pure:
-            self._beat_later(partition, held, run)
-        self._spawn(self._run(partition, held, run, request), f"tool {call.tool} {held.key} {call.call}")
+            self._beat_later(partition, followed, run)
+        self._spawn(self._run(partition, followed, run, request), f"tool {call.tool} {followed.key} {call.call}")
 
-    async def _run(self, partition: Partition, held: Held, run: Run, request: ToolRequest) -> None:
-        output = TextBatch(partial(self._emit_output, partition, held, run), self._options.output_interval_ms)
+    async def _run(self, partition: Partition, followed: Followed, run: Run, request: ToolRequest) -> None:
+        output = TextBatch(partial(self._emit_output, partition, followed, run), self._options.output_interval_ms)
         end = await self.tools.run(request, output.add, run.cancelled)
         # Live output goes out before the end, so that watchers see the two in order.
         output.flush()
         self._metrics.tool_seconds.observe(end.seconds)
-        self._ends.record(partition, held, run, end)
+        self._ends.record(partition, followed, run, end)
 
-    def _emit_output(self, partition: Partition, held: Held, run: Run, text: str) -> None:
+    def _emit_output(self, partition: Partition, followed: Followed, run: Run, text: str) -> None:
         output = ToolOutput(call=run.attempt.call, attempt=run.attempt.attempt, text=sanitize_text(text))
-        self._appends.progress(partition.number, held.key, output)
+        self._appends.progress(partition.number, followed.key, output)
 
-    def _beat_later(self, partition: Partition, held: Held, run: Run) -> None:
+    def _beat_later(self, partition: Partition, followed: Followed, run: Run) -> None:
         at_ms = self._clock.now_ms() + 1000 * self._options.lease_seconds // HEARTBEATS_PER_LEASE
-        self._timers.at(at_ms, partial(self._beat, partition, held, run))
+        self._timers.at(at_ms, partial(self._beat, partition, followed, run))
 
-    def _beat(self, partition: Partition, held: Held, run: Run) -> None:
+    def _beat(self, partition: Partition, followed: Followed, run: Run) -> None:
         if run.ended:
             return
         attempt = run.attempt
         heartbeat = Heartbeat(call=attempt.call, attempt=attempt.attempt, claim=attempt.claim)
-        self._appends.progress(partition.number, held.key, heartbeat)
-        self._beat_later(partition, held, run)
+        self._appends.progress(partition.number, followed.key, heartbeat)
+        self._beat_later(partition, followed, run)

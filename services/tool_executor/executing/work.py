@@ -62,5 +62,5 @@ class Work:
     """What was asked about unknown calls, by call."""
 
 
-Held: TypeAlias = FollowedThread[Work]
+Followed: TypeAlias = FollowedThread[Work]
 Partition: TypeAlias = AssignedPartition[Work]
