@@ -248,7 +248,7 @@ def _imports(evidence: Evidence) -> Finding:
     holds = len(evidence.gone_on) == len(TOOLS) and all(
         each.turns > 0 and each.calls > 0 and each.outcome == "completed" and each.answer for each in evidence.gone_on
     )
-    return Finding("imported sessions were gone on with", "; ".join(found) or "none was", holds)
+    return Finding("imported sessions were continued", "; ".join(found) or "none was", holds)
 
 
 def _verified(evidence: Evidence) -> Finding:

@@ -178,9 +178,9 @@ BROKEN: list[tuple[str, Break]] = [
     (UNKNOWN, lambda _: happened(exchanged(RESOLVED, RESOLVED.model_copy(update={"decision": "failed"})))),
     ("dropped and rebuilt, the views are equal", lambda good: replace(good, views_after={"events": (13, "y")})),
     ("dropped and rebuilt, the views are equal", lambda good: replace(good, views_after={})),
-    ("imported sessions were gone on with", lambda good: replace(good, gone_on=good.gone_on[:1])),
+    ("imported sessions were continued", lambda good: replace(good, gone_on=good.gone_on[:1])),
     (
-        "imported sessions were gone on with",
+        "imported sessions were continued",
         lambda good: replace(good, gone_on=[replace(each, outcome="failed") for each in good.gone_on]),
     ),
     ("threadlog verify --all", lambda good: replace(good, verified=(1, "views differ"))),
