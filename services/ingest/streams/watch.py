@@ -4,14 +4,12 @@ watches share.
 
 import asyncio
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar, Protocol
 
 from schemas.errors import ThreadlogError
 from services.ingest.streams.frames import Frame, fact_frame
+from services.ingest.streams.history import History
 from services.ingest.streams.watched_thread import WatchedThread
-
-if TYPE_CHECKING:
-    from services.ingest.streams.live import Watches
 
 
 class WatchCutError(ThreadlogError):
@@ -20,10 +18,45 @@ class WatchCutError(ThreadlogError):
     retriable: ClassVar[bool] = True
 
 
+class PastLimits(Protocol):
+    """Limits on how a watch reads history."""
+
+    @property
+    def behind_seconds(self) -> float: ...
+
+    @property
+    def retry_seconds(self) -> float: ...
+
+    @property
+    def history_page_records(self) -> int: ...
+
+
+class Cuts(Protocol):
+    """Counts watches that were cut because their client could not keep up."""
+
+    cuts: int
+
+
+class Host(Protocol):
+    """A watch needs this of the reader that feeds it. `live.Watches` is that reader."""
+
+    @property
+    def history(self) -> History: ...
+
+    @property
+    def limits(self) -> PastLimits: ...
+
+    @property
+    def counts(self) -> Cuts: ...
+
+    def closed(self, thread: WatchedThread) -> None:
+        """Take note that a watch of the thread is gone."""
+
+
 class Watch:
     """A watch shows one client a thread, from its cursor on."""
 
-    def __init__(self, thread: WatchedThread, after: int, watches: "Watches") -> None:
+    def __init__(self, thread: WatchedThread, after: int, watches: Host) -> None:
         self.seq = after
         """The client's cursor: number of the last record that `next` gave."""
         self._thread = thread
