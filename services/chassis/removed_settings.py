@@ -1,7 +1,8 @@
 """Environment variables that earlier versions read, and what became of them.
 
-A service that starts with one of them in its environment logs a warning that names it: a value that somebody set on
-purpose must not be dropped without a word. The name is written without its prefix `THREADLOG_`.
+A service that starts with one of them in its environment logs a warning that names it, and the command `threadlog`
+prints one: a value that somebody set on purpose must not be dropped without a word. The name is written without its
+prefix `THREADLOG_`.
 """
 
 from collections.abc import Iterable, Mapping
@@ -63,7 +64,7 @@ INGEST: Final[Mapping[str, str]] = {
     "INGEST_PAGE_MAX": "is always 500",
     "INGEST_POSITION_POLL_MS": "is always 15 ms",
     "INGEST_RECENT_COMMANDS_MAX": "is always 10000",
-    "INGEST_RECORD_BYTES_MAX": "is the limit of the topic",
+    "INGEST_RECORD_BYTES_MAX": "is always 1 MiB",
     "INGEST_STATE_AT_ONCE_MAX": "is always 2",
     "INGEST_STATE_BYTES_MAX": "is always 64 MiB",
     "INGEST_STATE_ITEMS_MAX": "is always 50000",
@@ -156,6 +157,10 @@ REMOVED: Final[Mapping[str, str]] = {**SHARED, **INGEST, **PROJECTOR, **ROLLUPS,
 
 
 def removed_in(environment: Iterable[str]) -> list[str]:
-    """Return a sentence for each variable of the environment that is no longer read, sorted by name."""
-    names = sorted(name for name in environment if name.removeprefix(PREFIX) in REMOVED and name.startswith(PREFIX))
-    return [f"{name} is no longer read: it {REMOVED[name.removeprefix(PREFIX)]}" for name in names]
+    """Return a sentence for each variable of the environment that is no longer read, sorted by name.
+
+    Names are compared without regard to case, as the settings are read.
+    """
+    names = sorted(name for name in environment if name.upper().startswith(PREFIX))
+    clauses = [(name, REMOVED.get(name.upper().removeprefix(PREFIX))) for name in names]
+    return [f"{name} is no longer read: it {clause}" for name, clause in clauses if clause is not None]

@@ -1,11 +1,13 @@
 """`threadlog` is one command with many subcommands; each is imported here and nowhere else."""
 
+import os
 import sys
 
 import typer
 from pydantic import ValidationError
 
 from services.chassis.process.lifecycle import SETUP_STATUS
+from services.chassis.removed_settings import removed_in
 from services.cli import chat, database, export, generations, services, skills, tail, topics, verify
 from services.cli.artifacts import command as artifacts
 from services.cli.imports import command as import_
@@ -34,6 +36,8 @@ app.add_typer(skills.app, name="skills")
 
 
 def main() -> None:
+    for removed in removed_in(os.environ):
+        sys.stderr.write(f"threadlog: {removed}\n")
     try:
         app()
     except ValidationError as error:

@@ -6,6 +6,7 @@ order.
 """
 
 import asyncio
+import ssl
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -29,7 +30,12 @@ MAY_BE_DONE: Final = frozenset({"log-unavailable", "stopping"})
 ANSWER_BYTES_SHOWN: Final = 500
 """How much of an answer that is not ours an error message quotes."""
 CONNECTIONS: Final = httpx2.Limits(max_connections=None, max_keepalive_connections=100, keepalive_expiry=15.0)
-"""Every stream keeps a connection, so their number has no bound. Idle ones are closed well before the service would."""
+"""Their number has no bound: a caller has as many as it has requests and streams at once. Idle ones are closed well
+before the service would.
+"""
+
+UNSENDABLE: Final = (httpx2.LocalProtocolError, httpx2.UnsupportedProtocol)
+"""Errors of httpx2 for a request that can never be sent, however often it is tried."""
 
 Query: TypeAlias = Mapping[str, str | int | None]
 DecisionScope: TypeAlias = Literal["call", "turn", "thread"]
@@ -102,7 +108,10 @@ class ThreadlogClient:
         self._base = base_url.rstrip("/")
         self._keyed = keyed
         self._limits = limits or ClientLimits()
-        self._transport = transport or httpx2.AsyncHTTPTransport(limits=CONNECTIONS)
+        # Streams have a pool of their own: each request looks through all connections of its pool.
+        tls = _tls(self._base)
+        self._transport = transport or httpx2.AsyncHTTPTransport(verify=tls, limits=CONNECTIONS)
+        self._stream_transport = transport or httpx2.AsyncHTTPTransport(verify=tls, limits=CONNECTIONS)
         if token is not None:
             self._headers = [(b"authorization", f"Bearer {token}".encode())]
         else:
@@ -122,6 +131,7 @@ class ThreadlogClient:
 
     async def aclose(self) -> None:
         await self._transport.aclose()
+        await self._stream_transport.aclose()
 
     # Commands
 
@@ -418,13 +428,15 @@ class ThreadlogClient:
                         if until_turn_end and item.kind == "turn.ended" and item.applied:
                             return
                 error: Exception | None = None
+            except UNSENDABLE as failed:
+                raise _unsendable(failed) from None
             except (httpx2.TransportError, StreamError, _BusyError) as failed:
                 error = failed
             await patience.wait(error, f"the events of {thread}")
 
     async def _stream(self, url: str) -> AsyncGenerator[StreamItem, None]:
         request = self._request("GET", url, [(b"accept", b"text/event-stream")], b"", self._stream_timeouts)
-        response = await self._transport.handle_async_request(request)
+        response = await self._stream_transport.handle_async_request(request)
         try:
             if response.status_code != 200:
                 self._refuse(response, await response.aread())
@@ -452,6 +464,8 @@ class ThreadlogClient:
                 if response.status_code < 300:
                     return cast("JsonObject", orjson.loads(body)) if body else {}
                 self._refuse(response, body)
+            except UNSENDABLE as error:
+                raise _unsendable(error) from None
             except (httpx2.TransportError, _BusyError) as error:
                 if not is_repeatable and not _cannot_have_arrived(error):
                     raise UnreachableError(f"{method} {url}: {error!r}. It may have arrived.") from error
@@ -502,12 +516,25 @@ class _Patience:
         if self._failures == 0:
             self._give_up_at = now + limits.give_up_seconds
         elif now > self._give_up_at:
-            raise UnreachableError(f"{what} cannot be had: {error or 'the stream was ended'}") from error
+            reason = "the stream was ended" if error is None else str(error) or type(error).__name__
+            raise UnreachableError(f"{what} cannot be had: {reason}") from error
         self._failures += 1
         seconds = backoff_seconds(self._failures, limits.backoff_seconds_min, limits.backoff_seconds_max)
         if isinstance(error, _BusyError):
             seconds = max(seconds, min(error.retry_after_seconds, limits.retry_after_seconds_max))
         await asyncio.sleep(seconds)
+
+
+def _unsendable(error: Exception) -> ClientError:
+    """Return what is wrong with a request that is not HTTP. It has no header's value, which may be the API key."""
+    if isinstance(error, httpx2.UnsupportedProtocol):
+        return ClientError("the address of the service must begin with http:// or https://")
+    return ClientError("the request cannot be sent: its address, or a header such as the API key, is not valid in HTTP")
+
+
+def _tls(base_url: str) -> ssl.SSLContext:
+    """Return a context with the system's certificates where the address needs one; loading them takes 60 ms."""
+    return httpx2.create_ssl_context() if base_url.startswith("https:") else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 
 def _cannot_have_arrived(error: Exception) -> bool:

@@ -10,12 +10,13 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any, Final
 
+import orjson
 from prometheus_client import Counter
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -98,8 +99,13 @@ def openapi_document() -> dict[str, Any]:
     return openapi.describe([Tagged(group.tag, found) for group in GROUPS for found in operations_of(group)])
 
 
+@cache
+def _openapi_bytes() -> bytes:
+    return orjson.dumps(openapi_document())
+
+
 async def _openapi(_request: Request) -> Response:
-    return JSONResponse(openapi_document())
+    return Response(_openapi_bytes(), media_type="application/json")
 
 
 class Gate:
@@ -177,8 +183,7 @@ async def _http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     if error.status_code == METHOD_NOT_ALLOWED.status:
         response = Problem(
-            METHOD_NOT_ALLOWED,
-            f"This path does not take {request.method}; the header Allow names the methods that it takes.",
+            METHOD_NOT_ALLOWED, f"This path does not take {request.method}; see /v1/openapi.json."
         ).response()
         response.headers.update(error.headers or {})
         return response

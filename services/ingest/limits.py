@@ -22,7 +22,7 @@ class IngestLimits:
     """What `__main__` gives to the parts of the service beside the settings."""
 
     record_bytes_max: int = RECORD_BYTES_MAX
-    """Bytes of one record. It is the limit of the topic; tests take less."""
+    """Bytes of one record: what the topic takes; tests take less."""
     recent_commands_max: int = RECENT_COMMANDS_MAX
     views_wait_seconds: float = VIEWS_WAIT_SECONDS
     at_least_wait_seconds: float = AT_LEAST_WAIT_SECONDS

@@ -9,7 +9,7 @@ harmless: the ids are derived, and the fold counts an id once.
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import NamedTuple, TypeAlias
 
@@ -61,21 +61,25 @@ class ThreadMessages:
 
     # Appending
 
-    def send(self, followed: Followed, wanted: Sequence[AppendTo]) -> list[Sending]:
+    def send(self, followed: Followed, wanted: Sequence[AppendTo]) -> Iterator[Sending]:
         """Append the events that were not sent yet, in their order; one append for each run of events to one thread.
+
+        Each append is yielded before the next one is made, so that the caller hears of its end even where the next one
+        raises.
 
         What is no longer wanted is forgotten. But while the thread is ahead of what was read back, decisions do not say
         what they want of other threads, so nothing is forgotten then.
         """
         work = followed.work
         if not wanted and not work.sent:
-            return []
+            return
         named = [((each.key, service_event_id(each.key, each.event)), each) for each in wanted]
         if not work.ahead.events:
             kept = {name for name, _ in named}
             work.sent = {name: how for name, how in work.sent.items() if name in kept or how == "under way"}
         new = [(name, each) for name, each in named if name not in work.sent]
-        return [self._append(followed, key, list(run)) for key, run in groupby(new, lambda item: item[1].key)]
+        for key, run in groupby(new, lambda item: item[1].key):
+            yield self._append(followed, key, list(run))
 
     def _append(self, followed: Followed, key: ThreadKey, named: Sequence[tuple[Name, AppendTo]]) -> Sending:
         records = []

@@ -90,7 +90,8 @@ class Transcripts:
         except ThreadlogError as error:
             log.warning("transcript_load_failed", thread=str(followed.key), error=str(error))
             return RetryLater()
-        except Exception as error:  # noqa: BLE001  # what is stored of one thread must not stop the service
+        except Exception as error:  # what is stored of one thread must not stop the service
+            log.exception("transcript_load_failed", thread=str(followed.key))
             return SetAside(error)
         finally:
             work.loading = False

@@ -277,6 +277,9 @@ def plans_come_to_their_end(run: Run) -> Iterator[Broken]:
             version = before.plan.proposals.get(data.call)
             tasks = [each for each in before.plan.tasks.values() if not each.left_out]
             if version is not None and version == before.plan.in_force:
+                # A zombie may cancel the call along with tasks that somebody else begins before them in the log.
+                if is_busy(before.plan) and data.outcome != "cancelled":
+                    yield Broken(f"#{after.seq} says {data.outcome} while tasks are {_statuses(before)}", key)
                 succeeded = all(standing.status == "succeeded" for standing in tasks)
                 if (data.outcome == "succeeded") != succeeded:
                     yield Broken(f"#{after.seq} says {data.outcome} of tasks that are {_statuses(before)}", key)

@@ -587,7 +587,6 @@ BETWEEN_THREADS = (
         """(version == plan.in_force and ready_tasks(plan)):
 """,
         choices=FAMILIES,
-        first=317,
     ),
 )
 

@@ -23,6 +23,7 @@ from services.ingest.files.ranges import ByteRange, Unsatisfiable, range_of
 from services.ingest.files.transfers import Download, Transfers
 from services.ingest.http.answers import ArtifactAnswer, json_answer
 from services.ingest.http.auth import Principal
+from services.ingest.http.body import is_declared_larger
 from services.ingest.http.operation import HEADER, Parameters, operation
 from services.ingest.http.problems import (
     ARTIFACT_MISMATCH,
@@ -110,8 +111,7 @@ class ArtifactRoutes:
         if _MEDIA_TYPE.fullmatch(media_type) is None:
             raise ProblemError(invalid("header.content-type", "must be 1 to 200 visible ASCII characters"))
         # An upload that announces that it is too large takes no place and is not spooled.
-        declared = request.headers.get("content-length", "")
-        if declared.isascii() and declared.isdecimal() and int(declared) > self.bytes_max:
+        if is_declared_larger(request, self.bytes_max):
             raise ProblemError(Problem(TOO_LARGE, f"The artifact is larger than the limit of {self.bytes_max} bytes."))
         tenant = caller.tenant
         with self.transfers.place(tenant):

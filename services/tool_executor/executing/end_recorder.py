@@ -91,8 +91,8 @@ class EndRecorder:
     def _is_no_longer_needed(self, partition: Partition, followed: Followed, run: Run) -> bool:
         """Return whether no state that this process reads can still show the attempt as under way.
 
-        The partition may have gone, or have gone and come back, since the run began: `held` is then an old copy of the
-        thread, and the copy of the present assignment decides.
+        The partition may have gone, or have gone and come back, since the run began: `followed` is then an old copy of
+        the thread, and the copy of the present assignment decides.
         """
         owned = self._owned.get(partition.number)
         if partition.lost and owned is None:

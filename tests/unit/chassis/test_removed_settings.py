@@ -21,6 +21,11 @@ def test_a_removed_variable_that_is_still_set_is_named() -> None:
 
 
 @pytest.mark.usefixtures("one_removed")
+def test_it_is_found_however_it_is_written() -> None:
+    assert removed_in(["threadlog_old_pause_ms"]) == ["threadlog_old_pause_ms is no longer read: it is always 2 ms"]
+
+
+@pytest.mark.usefixtures("one_removed")
 def test_a_variable_of_another_program_is_not() -> None:
     assert removed_in(["OLD_PAUSE_MS", "THREADLOG_", "THREADLOG_OLD_PAUSE"]) == []
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.client.client import ClientLimits, RefusedError, ThreadlogClient, UnreachableError
+from services.client.client import ClientError, ClientLimits, RefusedError, ThreadlogClient, UnreachableError
 from services.client.sse import Cut, Fact, Live, SseParser, StreamError
 from tests.support.simulated.virtual_time import run_virtual
 from tests.unit.client.fake_server import (
@@ -153,6 +153,40 @@ async def test_a_service_that_stays_away_is_given_up() -> None:
         await followed(client, 1)
     await client.aclose()
     assert server.closed
+
+
+@virtual
+async def test_the_error_names_what_has_no_text_of_its_own() -> None:
+    def silent(_request: httpx2.Request) -> Answer:
+        raise httpx2.ReadTimeout("")
+
+    client, _ = client_of(silent, limits=ClientLimits(give_up_seconds=5))
+    with pytest.raises(UnreachableError, match="ReadTimeout"):
+        await client.thread("t1")
+
+
+@pytest.mark.parametrize("address", ["threadlog.test", "htp://threadlog.test"])
+@virtual
+async def test_an_address_that_is_not_http_is_refused_at_once(address: str) -> None:
+    async with ThreadlogClient(address) as client:
+        for asking in (client.thread("t1"), followed(client, 1)):
+            with pytest.raises(ClientError, match="must begin with http") as refused:
+                await asking
+            assert not isinstance(refused.value, UnreachableError)
+
+
+@virtual
+async def test_a_header_that_is_not_http_is_refused_at_once_and_is_not_shown() -> None:
+    def illegal(request: httpx2.Request) -> Answer:
+        raise httpx2.LocalProtocolError(f"Illegal header value {request.headers['authorization']}")
+
+    client, server = client_of(illegal, token="tlk_a\n")
+    for asking in (client.thread("t1"), followed(client, 1)):
+        with pytest.raises(ClientError, match="not valid in HTTP") as refused:
+            await asking
+        assert not isinstance(refused.value, UnreachableError)
+        assert refused.value.__suppress_context__
+    assert len(server.requests) == 2
 
 
 @virtual

@@ -6,7 +6,7 @@ import pytest
 from starlette.requests import Request
 from starlette.types import Message
 
-from services.ingest.http.body import checked_key, parse, read_body
+from services.ingest.http.body import checked_key, is_declared_larger, parse, read_body
 from services.ingest.http.problems import (
     INVALID_REQUEST,
     MALFORMED_JSON,
@@ -166,3 +166,12 @@ async def test_a_body_has_to_be_declared_as_json(headers: dict[str, str]) -> Non
 async def test_an_optional_body_may_be_missing() -> None:
     body = await read_body(request_of(chunked(b"")), CancelTurn, bytes_max=30, timeout_seconds=5, optional=True)
     assert body == CancelTurn()
+
+
+@pytest.mark.parametrize(
+    ("declared", "is_larger"),
+    [("100", False), ("101", True), ("0" * 5_000 + "100", False), ("9" * 5_000, True), ("", False), ("-1", False)],
+)
+def test_a_length_is_declared_larger_however_many_digits_it_has(declared: str, is_larger: bool) -> None:
+    request = Request({"type": "http", "headers": [(b"content-length", declared.encode())]})
+    assert is_declared_larger(request, 100) is is_larger
