@@ -27,7 +27,7 @@ VIEWS_WAIT_SECONDS: Final = 3.0
 0.2 s; if it is down, clients should learn it soon and try again.
 """
 KNOWN_THREADS_MAX: Final = 20_000
-"""Threads whose existence this process remembers, so that writes to them need no database. Each takes some 300 bytes.
+"""Threads whose existence this process remembers, so that writes to them need no database. Each takes about 1 KB.
 """
 _APPENDS_REMEMBERED = 1_024
 """Offsets of appended inputs that one thread remembers. A queue limit above it would be enforced by the view alone."""

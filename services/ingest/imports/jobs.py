@@ -93,7 +93,7 @@ class Jobs:
             raise LeaseLostError
 
     async def end(self, job: Job, status: str, problem: str | None = None, again_seconds: float = 0.0) -> None:
-        """Give the job back with its new status. `waiting` makes it free again after `again_seconds`."""
+        """Give the job back with its new status. `waiting` makes it free for any worker at once."""
         await self._pool.fetchval(SQL["end_import"], job.id, self._worker, status, problem, again_seconds)
 
     async def files(self, job: Job) -> list[JobFile]:

@@ -45,7 +45,7 @@ from services.ingest.settings import IngestSettings
 MEDIA_TYPE = "application/x-ndjson"
 """Media type of a session file, whose lines are JSON."""
 TRIES_MAX: Final = 20
-"""Times that an import is taken up before it is given up with its last error. An outage of minutes passes within them.
+"""Times that an import is taken up before it is given up with its last error. An outage of a minute passes within them.
 """
 AGAIN_SECONDS: Final = 5.0
 """The pause before an import is tried again that was interrupted by a temporary error."""

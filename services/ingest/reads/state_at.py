@@ -54,7 +54,7 @@ from services.ingest.http.problems import (
 from services.ingest.reads.log_records import read_records
 
 RECORDS_PER_TURN_OF_THE_LOOP: Final = 32
-"""Records after which folding lets other requests run: about a millisecond."""
+"""Records after which folding lets other requests run: some milliseconds, at some thousand records a second."""
 PAGE_RECORDS: Final = 500
 """Records of one query of the view."""
 PAGE_BYTES: Final = 4 * 1_048_576
@@ -72,7 +72,7 @@ class StateLimits:
     """
 
     records_max: int = 200_000
-    """Records that are folded: some thousand a second fold, but most time goes into reading them."""
+    """Records that are folded for one state."""
     bytes_max: int = 64 * 1_048_576
     """Bytes of the data that is folded, or of the items that are shown, as stored. All of them are in memory at once.
     """
