@@ -1,4 +1,8 @@
-"""API keys are made, found and revoked in the database; only a hash of each is there."""
+"""API keys in the database: create, find and revoke them.
+
+The database has only the sha256 of a key's secret. Whoever reads the table, or a backup of it, cannot call the API with
+it.
+"""
 
 import secrets
 from collections.abc import Collection, Mapping
@@ -12,11 +16,13 @@ from services.ingest.database import Database
 from services.ingest.http.auth import SCOPES, SUBJECT, StoredKey
 
 _ID_BYTES = 8
+"""Random bytes of a key's id. The id is public and only has to be unique."""
 _SECRET_BYTES = 32
+"""Random bytes of a key's secret: too many to guess, so a fast hash without salt suffices."""
 
 
 class KeyRequestError(ThreadlogError):
-    """The key cannot be made as asked for."""
+    """The key cannot be created like this; the text says what to change."""
 
 
 class PostgresKeys:
@@ -27,6 +33,9 @@ class PostgresKeys:
         self._sql = sql
 
     async def find(self, key_id: str) -> StoredKey | None:
+        """Return the stored key, revoked or not; None if there is none with this id. Raises ProblemError
+        (views-unavailable).
+        """
         rows = await self._database.fetch_as_service(self._sql["api_key"], key_id)
         if not rows:
             return None
@@ -42,7 +51,7 @@ async def create_key(
     subject: str,
     scopes: Collection[str],
 ) -> str:
-    """The new key, which is shown once and never again. Raises KeyRequestError."""
+    """Create a key and return it. It is shown once and can never be read again. Raises KeyRequestError."""
     if not is_name(tenant):
         raise KeyRequestError(f"{tenant!r} cannot name a tenant: 1 to 64 letters, digits, '.', '_' and '-'.")
     if SUBJECT.fullmatch(subject) is None:
@@ -59,5 +68,7 @@ async def create_key(
 
 
 async def revoke_key(connection: asyncpg.Connection | asyncpg.Pool, sql: Mapping[str, str], key_id: str) -> bool:
-    """Whether the key was valid until now. Processes that remember it refuse it after their cache time."""
+    """Revoke the key. Returns whether it was valid until now. Processes that remember it refuse it after their cache
+    time.
+    """
     return await connection.fetchval(sql["revoke_api_key"], key_id) is not None

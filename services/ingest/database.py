@@ -16,14 +16,16 @@ from services.ingest.http.problems import VIEWS_UNAVAILABLE, Problem, ProblemErr
 
 @cache
 def statements() -> SqlFiles:
-    """The SQL of all rooms of this service, by name. A name is given once."""
+    """Return the SQL of all rooms of this service, by name. Each name is given once."""
     here = Path(__file__).parent
     return SqlFiles(*sorted({path.parent for path in here.glob("**/sql/*.sql")}))
 
 
 class Database:
-    """All raise ProblemError (views-unavailable). A statement reads what belongs to tenants by `fetch`, and names the
-    tenant too: the database's policies are there for the day it does not.
+    """Runs the statements of requests, each within the time limit. All methods raise ProblemError (views-unavailable).
+
+    A statement about a tenant's rows runs by `fetch` and names the tenant as well. The database's policies are the
+    second lock, for the day on which a statement forgets it.
     """
 
     def __init__(self, pool: TenantPool, timeout_seconds: float) -> None:
@@ -31,19 +33,19 @@ class Database:
         self._timeout_seconds = timeout_seconds
 
     async def fetch(self, tenant: str, query: str, *arguments: object) -> list[asyncpg.Record]:
-        """Sees that tenant's rows alone."""
+        """Return the rows. The statement sees that tenant's rows alone."""
         with _as_problems():
             async with asyncio.timeout(self._timeout_seconds):
                 return await self._pool.fetch(tenant, query, *arguments)
 
     async def fetch_as_operator(self, query: str, *arguments: object) -> list[asyncpg.Record]:
-        """Sees the rows of all tenants: for the routes of operators, and for nobody else."""
+        """Return the rows. The statement sees all tenants: only the routes of operators use this."""
         with _as_problems():
             async with asyncio.timeout(self._timeout_seconds):
                 return await self._pool.fetch_as_operator(query, *arguments)
 
     async def fetch_as_service(self, query: str, *arguments: object) -> list[asyncpg.Record]:
-        """Sees what belongs to no tenant, and API keys."""
+        """Return the rows. The statement sees what belongs to no tenant, and API keys."""
         with _as_problems():
             async with asyncio.timeout(self._timeout_seconds):
                 return await self._pool.fetch_as_service(query, *arguments)
@@ -51,6 +53,9 @@ class Database:
 
 @contextmanager
 def _as_problems() -> Iterator[None]:
+    """Turn an absent database, or one without views, into the problem that clients get. Other errors are bugs and
+    pass.
+    """
     try:
         yield
     except NO_VIEWS:
@@ -59,5 +64,5 @@ def _as_problems() -> Iterator[None]:
         ) from None
     except AWAY as error:
         raise ProblemError(
-            Problem(VIEWS_UNAVAILABLE, f"The database cannot be asked: {type(error).__name__}.")
+            Problem(VIEWS_UNAVAILABLE, f"The database does not answer: {type(error).__name__}. Try again.")
         ) from error

@@ -19,11 +19,11 @@ class LiveCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         counts = self._counts
         for name, help_text, value in (
-            ("streams", "Streams that are open.", counts.watches),
+            ("streams", "Open streams.", counts.watches),
             ("threads", "Threads that are folded because somebody watches them.", counts.threads),
             (
                 "ring_bytes",
-                "Newest records, kept for streams that start a little behind the end of the log.",
+                "Bytes of the newest records, kept for streams that start a little behind the end of the log.",
                 counts.ring_bytes,
             ),
         ):
@@ -31,10 +31,14 @@ class LiveCollector(Collector):
         for name, help_text, value in (
             ("records_read", "Records of all threads that were read for the streams.", counts.records_read),
             ("records_folded", "Records of watched threads that were folded.", counts.records_folded),
-            ("progress", "Deltas and the like that were passed on.", counts.progress_forwarded),
+            (
+                "progress",
+                "Pieces of progress, such as deltas of a model's answer, that were sent to streams.",
+                counts.progress_forwarded,
+            ),
             (
                 "database_free_starts",
-                "Watches that began without a look into the database.",
+                "Watches that began without a query of the database.",
                 counts.starts_without_database,
             ),
             (
@@ -43,6 +47,6 @@ class LiveCollector(Collector):
                 counts.catch_ups,
             ),
             ("cuts", "Streams that were ended because their client could not keep up.", counts.cuts),
-            ("folds_failed", "Records whose fold raised: always a bug.", counts.folds_failed),
+            ("folds_failed", "Records whose fold raised an error, which is always a bug.", counts.folds_failed),
         ):
             yield CounterMetricFamily(f"threadlog_ingest_live_{name}", help_text, value=value)

@@ -1,4 +1,4 @@
--- What a thread's row says, and how far the view has come in its partition: one statement, so one snapshot.
+-- A thread's row, and how far the view has come in its partition: one statement, so one snapshot.
 select
     coalesce(p.next_offset, 0) as next_offset,
     coalesce(s."offset", -1) as "offset",

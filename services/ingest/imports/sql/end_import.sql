@@ -1,4 +1,4 @@
--- `waiting` gives it back; its worker may then take it up again after the time of the lease.
+-- Give an import back with its new status. With `waiting`, any worker may take it again at once.
 update ingest.imports
 set status = $3, problem = $4, finished_at = case when $3 = 'waiting' then null else now() end,
     lease_until = now() + make_interval(secs => $5)

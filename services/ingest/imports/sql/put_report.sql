@@ -1,4 +1,5 @@
--- By whoever works on an import now: the file may be another import's, which waited for this one.
+-- Write a file's report if this worker still has the import ($7). The file may belong to an earlier import that waited for
+-- this one.
 update ingest.import_files f
 set report = $4, outcome = $5, waits_for = $6
 where f.tenant = $1 and f.import = $2::uuid and f.number = $3

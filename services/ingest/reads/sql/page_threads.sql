@@ -1,4 +1,4 @@
--- Of the next so many threads those that are wanted: what is wanted may be rare.
+-- The threads that pass the filter among the next so many. The number is limited, because matches may be rare.
 select
     thread, status, title, labels, archived, created_at, updated_at, seq, turn, last_turn, last_outcome, queued,
     waiting_calls, unknown_calls

@@ -1,4 +1,4 @@
--- What the fold made of a thread's record at a position. The newest ones are looked at first, because somebody waits for
+-- A thread's record at a position, with its effect. The newest ones are looked at first, because somebody waits for
 -- it, and none before it.
 select seq, id::text as id, type, (extract(epoch from time) * 1000)::bigint as time_ms, actor, cause, effect, reason,
     "partition", "offset", data::text as data
