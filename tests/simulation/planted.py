@@ -61,6 +61,7 @@ PLANS = "services.runtime.deciding.plans"
 CHILDREN = "services.runtime.deciding.children"
 CONTEXTS_READ = "services.chassis.threads.contexts"
 FORKS = "services.ingest.commands.forks"
+FORKS = "services.ingest.commands.forks"
 EXISTENCE = "services.ingest.commands.existence"
 OUTPUT_STORE = "services.tool_executor.executing.output_store"
 CARE = "services.chassis.artifacts.care"
@@ -578,6 +579,17 @@ BETWEEN_THREADS = (
             row = await""",
         """            row = await""",
         choices=FAMILIES,
+    ),
+    Planted(
+        "fork-refused-where-its-twin-was-faster",
+        FORKS,
+        """            if error.problem.type is not IDEMPOTENCY_CONFLICT:
+                raise
+""",
+        """            raise
+""",
+        choices=FAMILIES,
+        first=1_528,
     ),
     Planted(
         "plan-over-before-its-tasks",

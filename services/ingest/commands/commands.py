@@ -224,11 +224,12 @@ class Commands:
         """
         sent = [(item.record.id, item.record.data_hash) for item in encoded]
         recent = self._recent.get(accepted.command)
-        if recent is not None:
-            if [(item.id, item.data_hash) for item in recent] != sent:
-                raise ProblemError(conflict())
+        if recent is not None and [(item.id, item.data_hash) for item in recent] == sent:
             return recent
         try:
+            if recent is not None:
+                # What this process appended with the key may not be the first that the log has with it.
+                await self._known.catch_up(accepted.command.key)
             found = await self._look_up(accepted, sent)
             if 0 < len(found) < len(sent):
                 await self._known.catch_up(accepted.command.key)
@@ -236,10 +237,12 @@ class Commands:
         except ProblemError as error:
             if error.problem.type is not VIEWS_UNAVAILABLE:
                 raise
+            if recent is not None:
+                raise ProblemError(conflict()) from None
             # Commands go on without the database: the fold recognises the id if it is one of the last.
             self._metrics.lookups_skipped.inc()
             return None
-        if 0 < len(found) < len(sent):
+        if 0 < len(found) < len(sent) or (recent is not None and not found):
             raise ProblemError(conflict())
         return found or None
 

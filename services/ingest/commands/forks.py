@@ -7,13 +7,14 @@ A command that is sent again gets the seq that it got the first time, whatever h
 seq is read from the fork's own first record.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 from uuid import UUID
 
 import orjson
 import pydantic
 from pydantic import JsonValue
+from starlette.responses import Response
 
 from schemas.config import Config, merge_patch
 from schemas.events import ThreadCreated
@@ -136,6 +137,21 @@ class Forks:
         self._rows = rows
         self._known = known
         self._configurations_max = configurations_max
+
+    async def run_at(
+        self, parent: ThreadKey, command: Command, at: ForkAt, attempt: Callable[[ForkPoint], Awaitable[Response]]
+    ) -> Response:
+        """Find the place, and make the attempt there. Raises ProblemError.
+
+        Two tries of one command may run at the same time, and find different places while the parent grows. The record
+        that is second in the log conflicts with the first. Its try is made again, and finds the place of the first.
+        """
+        try:
+            return await attempt(await self.point(parent, command, at))
+        except ProblemError as error:
+            if error.problem.type is not IDEMPOTENCY_CONFLICT:
+                raise
+        return await attempt(await self.point(parent, command, at))
 
     async def point(self, parent: ThreadKey, command: Command, at: ForkAt) -> ForkPoint:
         """Return the place, the same at each try of a command. Raises ProblemError that says why there is none."""

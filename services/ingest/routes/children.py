@@ -8,6 +8,7 @@ from starlette.responses import Response
 from services.chassis.clock import draw_id
 from services.ingest.commands.accepting import children as accept_children
 from services.ingest.commands.accepting.accept import AcceptLimits
+from services.ingest.commands.accepting.lineage import ForkPoint
 from services.ingest.commands.commands import Commands
 from services.ingest.commands.forks import ForkAt, Forks
 from services.ingest.files.named_artifacts import NamedArtifacts
@@ -52,8 +53,11 @@ class ChildRoutes:
         """
         sent = parameters.key
         command = accept_children.child_command(caller, parent, sent or draw_id(), keyed=sent is not None)
+
+        async def attempt(point: ForkPoint) -> Response:
+            sizes = await self.artifacts.sizes(caller.tenant, body.input, body.config)
+            accepted = accept_children.create_child(command, body, point, self.limits, self.depth_max, sizes)
+            return await run(self.commands, accepted, parameters)
+
         # A child begins with the configuration that its parent has now, which is what a fork of the parent would read.
-        point = await self.forks.point(parent, command, ForkAt())
-        sizes = await self.artifacts.sizes(caller.tenant, body.input, body.config)
-        accepted = accept_children.create_child(command, body, point, self.limits, self.depth_max, sizes)
-        return await run(self.commands, accepted, parameters)
+        return await self.forks.run_at(parent, command, ForkAt(), attempt)

@@ -8,6 +8,7 @@ from starlette.responses import Response
 from services.chassis.clock import draw_id
 from services.ingest.commands.accepting import lineage as accept_lineage
 from services.ingest.commands.accepting.accept import AcceptLimits
+from services.ingest.commands.accepting.lineage import ForkPoint
 from services.ingest.commands.commands import Commands
 from services.ingest.commands.forks import ForkAt, Forks
 from services.ingest.files.named_artifacts import NamedArtifacts
@@ -53,10 +54,13 @@ class LineageRoutes:
         sent = parameters.key
         command = accept_lineage.fork_command(caller, parent, sent or draw_id(), keyed=sent is not None)
         at = ForkAt() if body.at is None else ForkAt(body.at.seq, body.at.turn)
-        point = await self.forks.point(parent, command, at)
-        sizes = await self.artifacts.sizes(caller.tenant, body.input, body.config)
-        accepted = accept_lineage.fork_thread(command, body, point, self.limits, sizes)
-        return await run(self.commands, accepted, parameters)
+
+        async def attempt(point: ForkPoint) -> Response:
+            sizes = await self.artifacts.sizes(caller.tenant, body.input, body.config)
+            accepted = accept_lineage.fork_thread(command, body, point, self.limits, sizes)
+            return await run(self.commands, accepted, parameters)
+
+        return await self.forks.run_at(parent, command, at, attempt)
 
     @operation(
         "POST",

@@ -5,15 +5,16 @@ from typing import Any, cast
 
 import pytest
 from pydantic import JsonValue
+from starlette.responses import Response
 
 from schemas.config import Config
 from schemas.ids import EventId, TenantId, ThreadId, ThreadKey
 from services.chassis.threads.contexts import PARENTS_MAX
-from services.ingest.commands.accepting.accept import Command
-from services.ingest.commands.accepting.lineage import fork_command
+from services.ingest.commands.accepting.accept import Command, conflict
+from services.ingest.commands.accepting.lineage import ForkPoint, fork_command
 from services.ingest.commands.existence import KnownThreads
 from services.ingest.commands.forks import ForkAt, Forks, FoundPoint, MadeFork
-from services.ingest.http.problems import ProblemError, no_such_thread
+from services.ingest.http.problems import Problem, ProblemError, no_such_thread
 from tests.unit.ingest.commands.accepting.test_accept import ANN
 
 PARENT = ThreadKey(TenantId("acme"), ThreadId("t-1"))
@@ -26,14 +27,14 @@ class Rows:
     def __init__(
         self, *found: FoundPoint | None, made: MadeFork | None = None, configs: Sequence[JsonValue] = ()
     ) -> None:
-        self._found = list(found)
+        self.found = list(found)
         self.made = made
         self.configs = configs
         self.asked: list[ForkAt] = []
 
     async def fork_point(self, _: ThreadKey, at: ForkAt) -> FoundPoint | None:
         self.asked.append(at)
-        return self._found.pop(0) if len(self._found) > 1 else self._found[0]
+        return self.found.pop(0) if len(self.found) > 1 else self.found[0]
 
     async def fork_configs(self, _: ThreadKey, __: int, most: int) -> Sequence[JsonValue]:
         return self.configs[:most]
@@ -89,6 +90,33 @@ async def test_a_command_that_comes_again_gets_the_seq_that_it_got() -> None:
     assert known.caught_up == [command().key.thread]
     rows = Rows(FOUND, made=MadeFork("another", 7))
     assert (await forks(rows).point(PARENT, command(keyed=True), ForkAt())).seq == 20
+
+
+async def test_a_try_that_another_one_was_faster_than_is_made_again_at_its_place() -> None:
+    rows, tried = Rows(FOUND), []
+
+    async def attempt(point: ForkPoint) -> Response:
+        tried.append(point.seq)
+        if len(tried) == 1:
+            rows.made, rows.found = MadeFork("t-1", 7), [FOUND._replace(seq=7)]
+            raise ProblemError(conflict())
+        return Response("made")
+
+    answer = await forks(rows).run_at(PARENT, command(keyed=True), NEWEST, attempt)
+    assert (tried, answer.body) == ([20, 7], b"made")
+
+
+@pytest.mark.parametrize(("problem", "tries"), [(conflict(), 2), (no_such_thread(), 1)])
+async def test_what_is_wrong_at_any_place_is_refused(problem: Problem, tries: int) -> None:
+    tried = []
+
+    async def attempt(point: ForkPoint) -> Response:
+        tried.append(point.seq)
+        raise ProblemError(problem)
+
+    with pytest.raises(ProblemError) as raised:
+        await forks(Rows(FOUND)).run_at(PARENT, command(keyed=True), NEWEST, attempt)
+    assert (raised.value.problem, len(tried)) == (problem, tries)
 
 
 MADE = FOUND._replace(seq=7)
