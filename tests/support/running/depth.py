@@ -31,7 +31,7 @@ MEASURED: Final = "test"
 DEPTHS: Final[Mapping[str, Depth]] = {
     "default": Depth(200, 200, seeds=20, plants_faults=False),
     "test": Depth(200, 500, seeds=200),
-    "proof-short": Depth(500, 1_000, seeds=200, new_seeds=300, plants_faults=False),
+    "proof-short": Depth(200, 500, seeds=200, new_seeds=300, plants_faults=False),
     "proof": Depth(2_000, 10_000, seeds=500, new_seeds=5_000, draws_seeds_of_faults=True),
     "fuzz": Depth(20_000, 20_000, seeds=500, new_seeds=1_000, draws_seeds_of_faults=True, is_endless=True),
 }
