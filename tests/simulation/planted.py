@@ -172,7 +172,7 @@ RULES = (
 """,
         "",
         choices=STALE_RUNTIMES,
-        first=1080,
+        first=1_148,
     ),
     Planted(
         "answer-to-another-start",
@@ -202,7 +202,7 @@ RULES = (
 """,
         "",
         choices=RACING,
-        first=25,
+        first=59,
     ),
     Planted(
         "approval-not-bound-to-its-hash",
@@ -251,7 +251,7 @@ RULES = (
     }""",
         """        if call.status != "unknown"
     }""",
-        first=29,
+        first=111,
     ),
     Planted(
         "may-have-run-and-cancel",
@@ -306,6 +306,7 @@ SERVICES = (
         """            if stored.next_offset >= 0:
 """,
         choices={"acts": 5, "seconds": 12, "moves_every": 0.3},
+        first=20,
     ),
     Planted(
         "heartbeats-not-read-to-their-end",
@@ -315,7 +316,7 @@ SERVICES = (
         """        elif watch is not None:
 """,
         choices=RACING,
-        first=398,
+        first=466,
     ),
     Planted(
         "position-before-rows",
@@ -409,6 +410,7 @@ VIEWS = (
         """{p: held.relay.published for p, held in""",
         """{p: held.relay.committed for p, held in""",
         choices=RELAYING,
+        first=145,
     ),
     Planted(
         "effects-with-a-gap",
@@ -455,7 +457,7 @@ VIEWS = (
         """        if held.number > live.number:
 """,
         choices=REBUILDING,
-        first=90,
+        first=247,
     ),
     Planted(
         "dead-letters-of-a-swap-not-told",
@@ -463,7 +465,7 @@ VIEWS = (
         """publish_from=stored)""",
         """publish_from=None)""",
         choices=REBUILDING | {"refused": 0.2},
-        first=30,
+        first=68,
     ),
     Planted(
         "cells-of-before-counted-on",
@@ -472,7 +474,7 @@ VIEWS = (
 """,
         "",
         choices=COUNTING,
-        first=100,
+        first=206,
     ),
     Planted(
         "what-comes-twice-counted-twice",
@@ -484,6 +486,7 @@ VIEWS = (
         # By the position and by the cell: without one of them the other still knows.
         also=(("    if effect.offset <= cell.counted_to:\n", "    if effect.offset < 0:\n"),),
         choices=COUNTING,
+        first=18,
     ),
     Planted(
         "counted-from-what-was-under-way",
@@ -493,7 +496,7 @@ VIEWS = (
         """            if position.next_offset >= 0 and offset > (due_next := max(position.next_offset, 0)):
 """,
         choices=COUNTING,
-        first=35,
+        first=104,
     ),
     Planted(
         "overtaken-worker-writes",
@@ -516,6 +519,7 @@ BETWEEN_THREADS = (
         """    if state.child is not None and child not in {None, state.child}:
 """,
         choices=LAGGING_FAMILIES,
+        first=12,
     ),
     Planted(
         "child-begun-before-its-call-is-read-back",
