@@ -14,8 +14,6 @@ from schemas.events import Call, Id, Positive
 
 KIND_HEADER = "kind"
 
-ProgressKind = Literal["delta", "tool_output", "heartbeat", "quarantine"]
-
 
 class Delta(Frozen):
     """A piece of the answer that a model is giving, text or reasoning."""

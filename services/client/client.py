@@ -34,9 +34,6 @@ CONNECTIONS: Final = httpx2.Limits(max_connections=None, max_keepalive_connectio
 before the service would.
 """
 
-UNSENDABLE: Final = (httpx2.LocalProtocolError, httpx2.UnsupportedProtocol)
-"""Errors of httpx2 for a request that can never be sent, however often it is tried."""
-
 Query: TypeAlias = Mapping[str, str | int | None]
 DecisionScope: TypeAlias = Literal["call", "turn", "thread"]
 Resolution: TypeAlias = Literal["succeeded", "failed", "again", "abandoned"]
@@ -108,10 +105,15 @@ class ThreadlogClient:
         self._base = base_url.rstrip("/")
         self._keyed = keyed
         self._limits = limits or ClientLimits()
-        # Streams have a pool of their own: each request looks through all connections of its pool.
-        tls = _tls(self._base)
-        self._transport = transport or httpx2.AsyncHTTPTransport(verify=tls, limits=CONNECTIONS)
-        self._stream_transport = transport or httpx2.AsyncHTTPTransport(verify=tls, limits=CONNECTIONS)
+        if transport is None:
+            tls = _tls(self._base)
+            self._transport: httpx2.AsyncBaseTransport = httpx2.AsyncHTTPTransport(verify=tls, limits=CONNECTIONS)
+            # Streams have a pool of their own: each request looks through all connections of its pool.
+            self._stream_transport: httpx2.AsyncBaseTransport = httpx2.AsyncHTTPTransport(
+                verify=tls, limits=CONNECTIONS
+            )
+        else:
+            self._transport = self._stream_transport = transport
         if token is not None:
             self._headers = [(b"authorization", f"Bearer {token}".encode())]
         else:
@@ -428,15 +430,13 @@ class ThreadlogClient:
                         if until_turn_end and item.kind == "turn.ended" and item.applied:
                             return
                 error: Exception | None = None
-            except UNSENDABLE as failed:
-                raise _unsendable(failed) from None
             except (httpx2.TransportError, StreamError, _BusyError) as failed:
                 error = failed
             await patience.wait(error, f"the events of {thread}")
 
     async def _stream(self, url: str) -> AsyncGenerator[StreamItem, None]:
         request = self._request("GET", url, [(b"accept", b"text/event-stream")], b"", self._stream_timeouts)
-        response = await self._stream_transport.handle_async_request(request)
+        response = await _send(self._stream_transport, request)
         try:
             if response.status_code != 200:
                 self._refuse(response, await response.aread())
@@ -456,7 +456,7 @@ class ThreadlogClient:
         while True:
             try:
                 request = self._request(method, url, headers, content, self._answer_timeouts)
-                response = await self._transport.handle_async_request(request)
+                response = await _send(self._transport, request)
                 try:
                     body = await response.aread()
                 finally:
@@ -464,8 +464,6 @@ class ThreadlogClient:
                 if response.status_code < 300:
                     return cast("JsonObject", orjson.loads(body)) if body else {}
                 self._refuse(response, body)
-            except UNSENDABLE as error:
-                raise _unsendable(error) from None
             except (httpx2.TransportError, _BusyError) as error:
                 if not is_repeatable and not _cannot_have_arrived(error):
                     raise UnreachableError(f"{method} {url}: {error!r}. It may have arrived.") from error
@@ -525,11 +523,17 @@ class _Patience:
         await asyncio.sleep(seconds)
 
 
-def _unsendable(error: Exception) -> ClientError:
-    """Return what is wrong with a request that is not HTTP. It has no header's value, which may be the API key."""
-    if isinstance(error, httpx2.UnsupportedProtocol):
-        return ClientError("the address of the service must begin with http:// or https://")
-    return ClientError("the request cannot be sent: its address, or a header such as the API key, is not valid in HTTP")
+async def _send(transport: httpx2.AsyncBaseTransport, request: httpx2.Request) -> httpx2.Response:
+    """Send the request. Raises httpx2.TransportError, after which it may be sent again, and ClientError if it can never
+    be sent, because it is not HTTP. That error does not have a header's value, which may be the API key.
+    """
+    try:
+        return await transport.handle_async_request(request)
+    except httpx2.UnsupportedProtocol:
+        raise ClientError("the address of the service must begin with http:// or https://") from None
+    except httpx2.LocalProtocolError:
+        detail = "its address, or a header such as the API key, is not valid in HTTP"
+        raise ClientError(f"the request cannot be sent: {detail}") from None
 
 
 def _tls(base_url: str) -> ssl.SSLContext:

@@ -71,11 +71,12 @@ class Authenticator(Protocol):
         """Return the caller. Raises ProblemError: unauthenticated, foreign-host, or views-unavailable."""
 
 
-async def authorize(authenticator: Authenticator, headers: Mapping[str, str], scope: Scope) -> Principal:
-    """Return the caller if they have the scope. Raises ProblemError otherwise."""
+async def authorize(authenticator: Authenticator, headers: Mapping[str, str], *scopes: Scope) -> Principal:
+    """Return the caller if they have all scopes. Raises ProblemError otherwise, with the first that is missing."""
     principal = await authenticator.principal(headers)
-    if scope not in principal.scopes:
-        raise ProblemError(Problem(FORBIDDEN, f"The API key needs the scope {scope}."))
+    for scope in scopes:
+        if scope not in principal.scopes:
+            raise ProblemError(Problem(FORBIDDEN, f"The API key needs the scope {scope}."))
     return principal
 
 

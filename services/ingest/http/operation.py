@@ -195,16 +195,13 @@ def routes_of(group: object, rules: RequestRules) -> list[Route]:
 
 def _endpoint(declared: Operation, handler: Handler, rules: RequestRules) -> Callable[[Request], Awaitable[Response]]:
     """Read a request as it is declared, and hand it to its method."""
-    first_scope, *other_scopes = declared.scopes
     read_parameters = None if declared.parameters is None else ParametersReader(declared.parameters).read
     parts = [(name, part.read) for name, part in declared.parts.items()]
     model, optional, takes_request = declared.body, not declared.body_required, declared.takes_request
     authenticator, bytes_max, timeout_seconds = rules
 
     async def answer(request: Request) -> Response:
-        caller = await authorize(authenticator, request.headers, first_scope)
-        for scope in other_scopes:
-            await authorize(authenticator, request.headers, scope)
+        caller = await authorize(authenticator, request.headers, *declared.scopes)
         parameters = None if read_parameters is None else read_parameters(request)
         arguments: list[Any] = [caller]
         for name, read in parts:

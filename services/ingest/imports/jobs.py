@@ -92,9 +92,9 @@ class Jobs:
         if not await self._pool.fetchval(SQL["renew_import"], job.id, self._worker, self._lease_seconds):
             raise LeaseLostError
 
-    async def end(self, job: Job, status: str, problem: str | None = None, again_seconds: float = 0.0) -> None:
+    async def end(self, job: Job, status: str, problem: str | None = None) -> None:
         """Give the job back with its new status. `waiting` makes it free for any worker at once."""
-        await self._pool.fetchval(SQL["end_import"], job.id, self._worker, status, problem, again_seconds)
+        await self._pool.fetchval(SQL["end_import"], job.id, self._worker, status, problem)
 
     async def files(self, job: Job) -> list[JobFile]:
         """Return the job's files in order."""

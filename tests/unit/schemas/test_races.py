@@ -1,4 +1,4 @@
-"""Each row of the list of races that the rules of DESIGN section 5 must survive, by its name.
+"""Each row of the list of races that the rules of `schemas.thread` must survive, by its name.
 
 A and B are two owners that both believe that they own the thread. What is decided before another record lands is made
 first (`make`) and appended later (`add`). One row is not here: *state goes back* is about where readers of the log

@@ -1,4 +1,4 @@
-"""The table of DESIGN section 5, row by row: what takes effect, what does not, and why."""
+"""The transition table of `schemas.thread`, row by row: what takes effect, what does not, and why."""
 
 import pytest
 
