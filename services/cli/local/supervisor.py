@@ -143,6 +143,7 @@ class Supervisor:
             raise ServiceError(f"{name} does not run; nothing to kill. {log_tail(service.log)}")
         if number in ENDING_SIGNALS:
             service.process = None  # so that nobody takes what it still answers for its successor's
+            service.starts = 1  # ends before one that was asked for do not count towards giving it up
         os.kill(process.pid, number)
         return process.pid
 

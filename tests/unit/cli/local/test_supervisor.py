@@ -8,7 +8,7 @@ import psutil
 import pytest
 
 from services.cli.local.embedded import free_port
-from services.cli.local.supervisor import Supervisor
+from services.cli.local.supervisor import NO_RESTARTS, Restarts, Supervisor
 
 
 @pytest.fixture
@@ -36,6 +36,34 @@ async def test_instances_of_one_service_keep_their_names_over_a_restart(
         assert supervisor.pid("projector-0") == processes[0].pid
         assert supervisor.probes_port("projector-0") != supervisor.probes_port("projector-1")
         assert supervisor.log("projector-1") == tmp_path / "projector-1.log"
+
+
+async def test_a_service_that_is_killed_again_and_again_is_not_given_up(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    async with Supervisor(environment, tmp_path) as supervisor:
+        name, killed = supervisor.start("projector", restarts=Restarts(first_seconds=0.01, tries_max=2)), 0
+        for _ in range(3):
+            await started(supervisor, name, other_than=killed)
+            killed = supervisor.kill(name)
+        await started(supervisor, name, other_than=killed)
+
+
+async def test_a_service_without_restarts_is_given_up_once_it_is_killed(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    given_up = asyncio.Event()
+
+    def on_change(_service: str, what: str, _pid: int) -> None:
+        if what == "given up":
+            given_up.set()
+
+    async with Supervisor(environment, tmp_path, on_change) as supervisor:
+        name = supervisor.start("projector", restarts=NO_RESTARTS)
+        await started(supervisor, name)
+        supervisor.kill(name)
+        async with asyncio.timeout(20):
+            await given_up.wait()
 
 
 async def test_a_service_without_an_instance_goes_by_its_name(environment: dict[str, str], tmp_path: Path) -> None:
