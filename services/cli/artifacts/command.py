@@ -1,9 +1,10 @@
 """`threadlog artifacts check` and `collect` look after the store of THREADLOG_ARTIFACTS_URL; see docs/artifacts.md."""
 
 import asyncio
+import os
 import sys
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Annotated, Final, TypeVar
+from typing import TYPE_CHECKING, Annotated, Final, NoReturn, TypeVar
 
 import typer
 
@@ -48,7 +49,7 @@ def check_command(
         print(f"… and {done.flawed - SHOWN_MAX} more")
     flawed = f"{done.flawed} of them are missing, altered or unreadable"
     print(f"{done.objects} artifacts with {done.size} bytes are named; {flawed}")
-    sys.exit(FLAWED if done.flawed else 0)
+    _end(FLAWED if done.flawed else 0)
 
 
 @app.command("collect")
@@ -79,6 +80,7 @@ def collect_command(
         f"{done.looked_at} objects: {done.set_aside} {would}set aside, {done.taken_back} {would}taken back, "
         f"{done.deleted} with {done.deleted_bytes} bytes {would}deleted"
     )
+    _end(0)
 
 
 def _run(work: Callable[["ArtifactStore", "References"], Awaitable[T]], views_seconds: float) -> T:
@@ -104,7 +106,18 @@ def _run(work: Callable[["ArtifactStore", "References"], Awaitable[T]], views_se
     try:
         return asyncio.run(done())
     except KeyboardInterrupt:
-        sys.exit(130)
+        _end(130)
     except (ThreadlogError, asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
         sys.stderr.write(f"threadlog: {error}\n")
-        sys.exit(NOT_DONE)
+        _end(NOT_DONE)
+
+
+def _end(status: int) -> NoReturn:
+    """End the process at once, without shutting the interpreter down.
+
+    A thread of obstore may still be at the end of the last request, and aborts the process if it needs the interpreter
+    while that shuts down (pyo3-async-runtimes, issue 40): under load one check in twenty ended with SIGABRT.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
